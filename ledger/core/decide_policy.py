@@ -1,0 +1,144 @@
+"""What operators set: pools, queues, quotas, nodes in and out of service, words given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledger.core.decide_requests import lease_past
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ledger.core.turn import Answer, Input, Turn
+    from schemas.requests import (
+        DeviceClear,
+        LeaseReclaim,
+        NodeSet,
+        PoolApply,
+        QueueApply,
+        QuotaApply,
+    )
+
+__all__ = ["POLICY"]
+
+_US = 1_000_000
+
+
+def _pool(turn: Turn, given: Input) -> Answer:
+    asked: PoolApply = given.data
+    turn.emit(
+        {
+            "type": "pool.applied",
+            "pool": asked.pool,
+            "labels": dict(sorted(asked.labels.items())),
+            "silent_grace_us": asked.silent_grace_s * _US,
+            "order_timeout_us": asked.order_timeout_s * _US,
+            "author": asked.author,
+            "reason": asked.reason,
+        }
+    )
+    for _, node in sorted(turn.state.nodes.items()):
+        if node.pool == asked.pool and node.state == "registering":
+            reason = "its pool was created"
+            turn.emit(
+                {"type": "node.changed", "node": node.name, "state": node.mode, "reason": reason}
+            )
+    return "applied", {}
+
+
+def _queue(turn: Turn, given: Input) -> Answer:
+    asked: QueueApply = given.data
+    wait = asked.max_wait_s
+    turn.emit(
+        {
+            "type": "queue.applied",
+            "queue": asked.queue,
+            "ordering": asked.ordering,
+            "max_gpus": asked.max_gpus,
+            "max_wait_us": None if wait is None else wait * _US,
+            "author": asked.author,
+            "reason": asked.reason,
+        }
+    )
+    return "applied", {}
+
+
+def _quota(turn: Turn, given: Input) -> Answer:
+    """A lowered quota grants nothing new and takes nothing away (Q1)."""
+    asked: QuotaApply = given.data
+    turn.emit(
+        {
+            "type": "quota.applied",
+            "tenant": asked.tenant,
+            "nominal_gpu_milli": asked.nominal_gpu_milli,
+            "author": asked.author,
+            "reason": asked.reason,
+        }
+    )
+    held = turn.state.tenants[asked.tenant].held_milli
+    return "applied", {"held_milli": held, "nominal_milli": asked.nominal_gpu_milli}
+
+
+def _node(turn: Turn, given: Input) -> Answer:
+    asked: NodeSet = given.data
+    node = turn.state.nodes.get(asked.node)
+    if node is None:
+        return "unknown_node", {"node": asked.node}
+    if node.mode == asked.mode:
+        return "unchanged", {}
+    away = node.state in ("silent", "lost", "registering")
+    turn.emit(
+        {
+            "type": "node.changed",
+            "node": node.name,
+            "state": node.state if away else asked.mode,
+            "mode": asked.mode,
+            "reason": asked.reason,
+            "author": asked.author,
+        }
+    )
+    return "applied", {}
+
+
+def _clear(turn: Turn, given: Input) -> Answer:
+    asked: DeviceClear = given.data
+    state = turn.state
+    device = state.devices.get(asked.device)
+    if device is None:
+        return "unknown_device", {"device": asked.device}
+    shut = [name for name in device.slices if state.slices[name].quarantine is not None]
+    if device.quarantine is None and not shut:
+        return "not_quarantined", {"device": asked.device}
+    turn.emit(
+        {
+            "type": "device.cleared",
+            "device": device.uuid,
+            "author": asked.author,
+            "reason": asked.reason,
+        }
+    )
+    return "applied", {}
+
+
+def _reclaim(turn: Turn, given: Input) -> Answer:
+    asked: LeaseReclaim = given.data
+    lease = turn.state.leases.get(asked.lease)
+    if lease is None:
+        past = lease_past(turn.state, asked.lease)
+        if past is None:
+            return "unknown_lease", {"lease": asked.lease}
+        return "already_released", past
+    if lease.state == "stopping":
+        return "stopping", {"reason": lease.reason}
+    turn.stop(lease, "reclaimed", author=asked.author)
+    return "stopping", {}
+
+
+POLICY: dict[str, Callable[[Turn, Input], Answer]] = {
+    "pool.apply": _pool,
+    "queue.apply": _queue,
+    "quota.apply": _quota,
+    "node.set": _node,
+    "device.clear": _clear,
+    "lease.reclaim": _reclaim,
+}

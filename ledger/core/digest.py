@@ -1,0 +1,117 @@
+"""The canonical form of a state, its digest, and back (S1).
+
+The digest is SHA-256 over the canonical bytes of the cells: equal logs give
+equal digests on any machine and with any chunking. Where the log stands and how
+many void records it holds is no part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ledger.core.fold import Fold, Head
+from ledger.core.index import Index, rebuild
+from ledger.core.state import (
+    Device,
+    Hold,
+    Lease,
+    Node,
+    Order,
+    Part,
+    Pool,
+    Queue,
+    Request,
+    Slice,
+    State,
+    Tenant,
+    need_from_plain,
+    need_to_plain,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["canonical", "digest", "load_fold", "save_fold"]
+
+_TABLES: dict[str, type[Any]] = {
+    "pools": Pool,
+    "queues": Queue,
+    "tenants": Tenant,
+    "nodes": Node,
+    "devices": Device,
+    "slices": Slice,
+    "requests": Request,
+    "leases": Lease,
+    "orders": Order,
+}
+_PLAIN = tuple(
+    one.name for one in fields(State) if one.name not in _TABLES and one.name not in ("index",)
+)
+
+
+def canonical(state: State) -> bytes:
+    """Return the state's canonical bytes.
+
+    Tables are sorted by id; ``seen`` keeps the log's own order, which equal
+    logs share and a sort of a million ids would only cost.
+    """
+    ordered: dict[str, Any] = {
+        name: dict(sorted(getattr(state, name).items())) for name in _TABLES
+    }
+    for name in _PLAIN:
+        ordered[name] = getattr(state, name)
+    ordered["requests"] = {
+        name: _request_plain(request) for name, request in ordered["requests"].items()
+    }
+    return orjson.dumps(ordered)
+
+
+def _request_plain(request: Request) -> dict[str, Any]:
+    plain = {one: getattr(request, one) for one in Request.__slots__}
+    plain["need"] = need_to_plain(request.need)
+    return plain
+
+
+def digest(cells: Mapping[str, State]) -> str:
+    """Return the digest of the cells, as 64 hexadecimal digits."""
+    total = hashlib.sha256()
+    for name in sorted(cells):
+        total.update(hashlib.sha256(canonical(cells[name])).digest())
+    return total.hexdigest()
+
+
+def save_fold(fold: Fold) -> bytes:
+    """Return the fold as bytes that `load_fold` reads: head and cells."""
+    parts = [orjson.dumps(fold.head)]
+    parts += [canonical(fold.cells[name]) for name in sorted(fold.cells)]
+    return b"\n".join(parts)
+
+
+def load_fold(data: bytes) -> Fold:
+    """Return the fold that `save_fold` wrote; raise ValueError or KeyError when it is none."""
+    head, *cells = data.split(b"\n")
+    fold = Fold(Head(**orjson.loads(head)))
+    for one in cells:
+        state = _load_state(orjson.loads(one))
+        fold.cells[state.cell] = state
+    return fold
+
+
+def _load_state(plain: dict[str, Any]) -> State:
+    state = State(plain["cell"], Index())
+    for name in _PLAIN:
+        setattr(state, name, plain[name])
+    for name, kind in _TABLES.items():
+        setattr(state, name, {key: kind(**one) for key, one in plain[name].items()})
+    for device in state.devices.values():
+        device.holds = {key: Hold(**one) for key, one in device.holds.items()}  # type: ignore[arg-type]
+    for lease in state.leases.values():
+        lease.parts = {key: Part(**one) for key, one in lease.parts.items()}  # type: ignore[arg-type]
+    for request in state.requests.values():
+        request.need = need_from_plain(request.need)  # type: ignore[arg-type]
+    rebuild(state)
+    return state

@@ -1,0 +1,72 @@
+"""What happens when something falls due (DESIGN 2.2): events like any others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ledger.core.turn import Turn
+
+__all__ = ["fire", "lose_node"]
+
+
+def fire(turn: Turn) -> None:
+    """Let everything happen that is due at the turn's time, oldest first."""
+    deadlines = turn.state.index.deadlines
+    while (entry := deadlines.pop_due(turn.state, turn.now_us)) is not None:
+        due_us, kind, name = entry
+        _RULES[kind](turn, name, due_us)
+
+
+def _wait(turn: Turn, name: str, _due_us: int) -> None:
+    turn.emit({"type": "request.ended", "request": name, "how": "expired"})
+
+
+def _run(turn: Turn, name: str, due_us: int) -> None:
+    """The due time stands beside the time it was acted on (C31)."""
+    turn.stop(turn.state.leases[name], "max-run", due_us=due_us)
+
+
+def _order(turn: Turn, name: str, _due_us: int) -> None:
+    """No answer is no proof: the units go into quarantine (A11)."""
+    order = turn.state.orders[name]
+    for unit in order.units:
+        turn.quarantine(unit, f"{order.kind} order {name} was not answered", {})
+    turn.emit({"type": "order.timed-out", "order": name})
+    if order.kind == "stop":
+        lease = turn.state.leases[order.lease]
+        turn.end_part(lease, order.node, "stop-timed-out")
+        turn.end_if_over(lease, "stop-timed-out")
+
+
+def _node(turn: Turn, name: str, _due_us: int) -> None:
+    turn.emit(
+        {"type": "node.changed", "node": name, "state": "lost", "reason": "silent too long"}
+    )
+    lose_node(turn, name, "node-lost")
+
+
+def lose_node(turn: Turn, name: str, reason: str) -> None:
+    """End what ran on a node that is lost or has restarted; a gang ends whole (A10).
+
+    Orders that nobody there will answer are given up: the cleaning is ordered
+    again when the node is back.
+    """
+    state = turn.state
+    for lease in [one for _, one in sorted(state.leases.items()) if name in one.parts]:
+        if lease.parts[name].state != "ended":
+            turn.end_part(lease, name, reason)
+        turn.stop(lease, reason)
+        turn.end_if_over(lease, reason)
+    for order in [one for _, one in sorted(state.orders.items()) if one.node == name]:
+        turn.emit({"type": "order.superseded", "order": order.id, "reason": reason})
+
+
+_RULES: dict[str, Callable[[Turn, str, int], None]] = {
+    "wait": _wait,
+    "run": _run,
+    "order": _order,
+    "node": _node,
+}

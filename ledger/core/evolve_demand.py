@@ -1,0 +1,321 @@
+"""What the events about requests, leases and orders do to the state.
+
+The rules that no ledger may break are checked here again, on every fold: a log
+that breaks one is damaged, whoever wrote it (`RuleBroken`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ledger.core.index import usable
+from ledger.core.lifecycles import step
+from ledger.core.state import (
+    WHOLE_MILLI,
+    Device,
+    Hold,
+    Lease,
+    Node,
+    Order,
+    Part,
+    Request,
+    State,
+    device_state,
+    free_memory,
+    free_milli,
+    need_from_plain,
+    slice_state,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DEMAND", "RuleBroken"]
+
+Event = dict[str, Any]
+
+
+class RuleBroken(ValueError):
+    """An event breaks an invariant; names it and the numbers."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        """Remember which invariant."""
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+
+
+def _request_received(state: State, event: Event, now: int) -> None:
+    name = event["request"]
+    if name in state.requests:
+        raise RuleBroken("L1", f"request {name} is received a second time")
+    state.arrivals += 1
+    state.requests[name] = Request(
+        name,
+        "",
+        event["tenant"],
+        event["project"],
+        event["queue"],
+        event["task"],
+        event["task_type"],
+        need_from_plain(event["need"]),
+        event["priority"],
+        event["preemptible"],
+        now,
+        state.arrivals,
+        event["wait_due_us"],
+        event["max_run_us"],
+        event["expected_run_us"],
+        event["retries"],
+    )
+
+
+def _request_rejected(state: State, event: Event, now: int) -> None:
+    name = event["request"]
+    if name in state.requests:
+        raise RuleBroken("A5", f"request {name} is rejected after it was let in")
+    state.seen[name] = ["", event["code"], now, "rejected", 0]
+
+
+def _request_queued(state: State, event: Event, _now: int) -> None:
+    request = state.requests[event["request"]]
+    request.state = step("request", request.id, request.state, "queued")
+    request.code = event["code"]
+    request.lease = None
+    if event["again"]:
+        request.retries -= 1
+        if request.retries < 0:
+            raise RuleBroken("A5", f"request {request.id} is queued again with no retry left")
+        request.wait_due_us = None
+    state.index.waiting.add(request, state.index.matches(state, request.need))
+    state.index.deadlines.push(state, request.wait_due_us, "wait", request.id)
+
+
+def _request_ended(state: State, event: Event, now: int) -> None:
+    request = state.requests.pop(event["request"])
+    step("request", request.id, request.state, "ended")
+    if request.lease is not None and request.lease in state.leases:
+        raise RuleBroken("A5", f"request {request.id} ends while lease {request.lease} lasts")
+    if request.state == "queued":
+        state.index.waiting.discard(request)
+        state.index.loosened_queues.add(request.queue)
+    state.seen.pop(request.id, None)
+    state.seen[request.id] = [request.fp, request.code, now, event["how"], request.attempt]
+
+
+def _lease_granted(state: State, event: Event, now: int) -> None:
+    request = state.requests[event["request"]]
+    tenant = state.tenants[request.tenant]
+    charge = event["charge_milli"]
+    if tenant.held_milli + charge > tenant.nominal_milli:
+        raise RuleBroken(
+            "Q1",
+            f"lease {event['lease']}: tenant {tenant.name} holds {tenant.held_milli}"
+            f" + {charge} of {tenant.nominal_milli}",
+        )
+    if request.state == "queued":
+        state.index.waiting.discard(request)
+        state.index.loosened_queues.add(request.queue)
+    request.state = step("request", request.id, request.state, "granted")
+    name = event["lease"]
+    lease = Lease(
+        name, request.id, request.tenant, charge, now, event["due_us"],
+        {part["node"]: Part(part["node"], part["units"]) for part in event["parts"]},
+    )  # fmt: skip
+    for part in lease.parts.values():
+        _take(state, request, lease, part)
+    request.lease = name
+    request.attempt = event["attempt"]
+    request.code = "granted"
+    request.answered = True
+    tenant.held_milli += charge
+    state.leases[name] = lease
+    state.index.deadlines.push(state, lease.due_us, "run", name)
+
+
+def _take(state: State, request: Request, lease: Lease, part: Part) -> None:
+    node = state.nodes[part.node]
+    need = request.need
+    if need.cpu_milli or need.host_memory_mib:
+        _take_beside(node, request)
+    if need.mode == "mig":
+        _take_slices(state, node, lease, part)
+        return
+    for uuid in part.units:
+        device = state.devices[uuid]
+        if need.mode == "whole":
+            _take_device(node, device, lease, Hold(WHOLE_MILLI, device.memory_mib))
+        else:
+            _take_device(node, device, lease, Hold(need.gpu_milli, need.memory_mib))
+    state.index.refresh(state, node, part.units)
+
+
+def _take_beside(node: Node, request: Request) -> None:
+    node.cpu_used += request.need.cpu_milli
+    node.memory_used += request.need.host_memory_mib
+    over_cpu = node.cpu_milli is not None and node.cpu_used > node.cpu_milli
+    over_memory = node.memory_mib is not None and node.memory_used > node.memory_mib
+    if over_cpu or over_memory:
+        raise RuleBroken("A2", f"request {request.id} takes more CPU or memory than {node.name} has")
+
+
+def _take_device(node: Node, device: Device, lease: Lease, hold: Hold) -> None:
+    if device.node != node.name or not usable(node, device):
+        raise RuleBroken("A6", f"lease {lease.id} takes {device.uuid}, which is not usable")
+    if device.mig_enabled:
+        raise RuleBroken("A3", f"lease {lease.id} takes {device.uuid}, which is in MIG mode")
+    if free_milli(device) < hold.milli or free_memory(device) < hold.mib:
+        raise RuleBroken(
+            "A1" if hold.milli == WHOLE_MILLI else "A9",
+            f"lease {lease.id} takes {hold.milli} milli and {hold.mib} MiB of {device.uuid},"
+            f" which has {free_milli(device)} and {free_memory(device)}",
+        )
+    old = device_state(device)
+    device.holds[lease.id] = hold
+    new = device_state(device)
+    if new != old:
+        step("device", device.uuid, old, new)
+
+
+def _take_slices(state: State, node: Node, lease: Lease, part: Part) -> None:
+    touched = []
+    for name in part.units:
+        item = state.slices[name]
+        device = state.devices[item.device]
+        if device.node != node.name or not usable(node, device):
+            raise RuleBroken("A6", f"lease {lease.id} takes slice {name}, which is not usable")
+        if device.holds:
+            raise RuleBroken("A3", f"lease {lease.id} takes slice {name} of a held device")
+        step("slice", name, slice_state(item), "leased")
+        item.lease = lease.id
+        touched.append(device.uuid)
+    state.index.refresh(state, node, touched)
+
+
+def _lease_started(state: State, event: Event, now: int) -> None:
+    lease = state.leases[event["lease"]]
+    part = lease.parts[event["node"]]
+    part.state = "running"
+    if lease.state == "granted":
+        lease.state = step("lease", lease.id, lease.state, "running")
+    if lease.started_us is None:
+        lease.started_us = now
+
+
+def _lease_stopping(state: State, event: Event, _now: int) -> None:
+    lease = state.leases[event["lease"]]
+    lease.state = step("lease", lease.id, lease.state, "stopping")
+    lease.reason = event["reason"]
+
+
+def _part_ended(state: State, event: Event, _now: int) -> None:
+    state.leases[event["lease"]].parts[event["node"]].state = "ended"
+
+
+def _lease_ended(state: State, event: Event, now: int) -> None:
+    lease = state.leases.pop(event["lease"])
+    step("lease", lease.id, lease.state, "ended")
+    if event["held_us"] != now - lease.granted_us:
+        raise RuleBroken("M3", f"lease {lease.id} was held {now - lease.granted_us} us")
+    request = state.requests[lease.request]
+    tenant = state.tenants[lease.tenant]
+    tenant.held_milli -= lease.charge_milli
+    if tenant.held_milli < 0:
+        raise RuleBroken("Q1", f"tenant {tenant.name} would hold {tenant.held_milli}")
+    state.index.relieved.add(tenant.name)
+    request.used_us += event["held_us"]
+    request.code = event["reason"]
+    for part in lease.parts.values():
+        _let_go(state, request, lease, part)
+
+
+def _let_go(state: State, request: Request, lease: Lease, part: Part) -> None:
+    """The units stay held, as *cleaning*, until the proof of clean (A11)."""
+    node = state.nodes[part.node]
+    need = request.need
+    if need.cpu_milli or need.host_memory_mib:
+        node.cpu_used -= need.cpu_milli
+        node.memory_used -= need.host_memory_mib
+        state.index.free_class(state, node)
+    for unit in part.units:
+        item = state.slices.get(unit)
+        if item is not None:
+            if item.quarantine is None:
+                step("slice", unit, slice_state(item), "cleaning")
+            item.cleaning = True
+        elif unit in state.devices:
+            device = state.devices[unit]
+            old = device_state(device)
+            device.holds[lease.id].cleaning = True
+            new = device_state(device)
+            if new != old:
+                step("device", unit, old, new)
+
+
+def _order_issued(state: State, event: Event, _now: int) -> None:
+    name = event["order"]
+    step("order", name, "new", "issued")
+    state.orders[name] = Order(
+        name, event["kind"], event["node"], event["lease"], event["units"], event["due_us"]
+    )
+    if event["kind"] == "stop":
+        state.leases[event["lease"]].parts[event["node"]].stop_order = name
+    state.next_id += 1
+    state.index.deadlines.push(state, event["due_us"], "order", name)
+
+
+def _order_closed(state: State, event: Event, _now: int) -> None:
+    order = state.orders.pop(event["order"])
+    outcome = event["type"].removeprefix("order.")
+    step("order", order.id, "issued", outcome)
+    if order.kind == "stop":
+        state.leases[order.lease].parts[order.node].stop_order = None
+    if order.kind == "clean" and outcome != "superseded":
+        _free_units(state, order)
+
+
+def _free_units(state: State, order: Order) -> None:
+    """Take the lease's hold off the units of its clean order.
+
+    After a failed order they are in quarantine, which keeps them out of use.
+    """
+    touched: dict[str, list[str]] = {}
+    for unit in order.units:
+        item = state.slices.get(unit)
+        if item is not None and item.lease == order.lease:
+            old = slice_state(item)
+            item.lease = None
+            item.cleaning = False
+            if item.quarantine is None:
+                step("slice", unit, old, "present")
+            device = state.devices[item.device]
+        elif unit in state.devices:
+            device = state.devices[unit]
+            old = device_state(device)
+            if device.holds.pop(order.lease, None) is None:
+                continue
+            new = device_state(device)
+            if new != old:
+                step("device", unit, old, new)
+        else:
+            continue
+        touched.setdefault(device.node, []).append(device.uuid)
+    for name, uuids in touched.items():
+        state.index.refresh(state, state.nodes[name], uuids)
+
+
+DEMAND: dict[str, Callable[[State, Event, int], None]] = {
+    "request.received": _request_received,
+    "request.rejected": _request_rejected,
+    "request.queued": _request_queued,
+    "request.ended": _request_ended,
+    "lease.granted": _lease_granted,
+    "lease.started": _lease_started,
+    "lease.stopping": _lease_stopping,
+    "part.ended": _part_ended,
+    "lease.ended": _lease_ended,
+    "order.issued": _order_issued,
+    "order.done": _order_closed,
+    "order.failed": _order_closed,
+    "order.timed-out": _order_closed,
+    "order.superseded": _order_closed,
+}

@@ -1,0 +1,320 @@
+"""The state of one cell: what the fold of its events has made so far.
+
+Only `ledger.core.evolve` writes to it. Everything that can be computed from it
+(free places, the waiting line, deadlines) is kept beside it in ``index`` and is
+no part of the digest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ledger.core.index import Index
+
+__all__ = [
+    "WHOLE_MILLI",
+    "Device",
+    "Hold",
+    "Lease",
+    "Need",
+    "Node",
+    "Order",
+    "Part",
+    "Pool",
+    "Queue",
+    "Request",
+    "Slice",
+    "State",
+    "Tenant",
+    "device_state",
+    "free_memory",
+    "free_milli",
+    "need_from_plain",
+    "need_to_plain",
+    "slice_state",
+]
+
+Event = dict[str, Any]
+
+#: A whole device, in thousandths.
+WHOLE_MILLI = 1000
+
+
+@dataclass(slots=True)
+class Pool:
+    """A named set of nodes with labels and the patience it has with them (µs)."""
+
+    name: str
+    labels: dict[str, str]
+    silent_grace_us: int
+    order_timeout_us: int
+
+
+@dataclass(slots=True)
+class Queue:
+    """A waiting line and its rules."""
+
+    name: str
+    ordering: str
+    max_gpus: int | None
+    max_wait_us: int | None
+
+
+@dataclass(slots=True)
+class Tenant:
+    """A tenant's nominal quota and what its leases are charged now (thousandths)."""
+
+    name: str
+    nominal_milli: int
+    held_milli: int = 0
+
+
+@dataclass(slots=True)
+class Node:
+    """A node in its present incarnation. ``mode`` is what the operator wants of it."""
+
+    name: str
+    pool: str
+    incarnation: str
+    epoch: int
+    agent: str
+    state: str
+    cpu_milli: int | None
+    memory_mib: int | None
+    mode: str = "online"
+    silent_since_us: int | None = None
+    cpu_used: int = 0
+    memory_used: int = 0
+    devices: list[str] = field(default_factory=list)
+    past_incarnations: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Hold:
+    """What one lease has of one device. ``cleaning``: the lease is over, the proof is not in."""
+
+    milli: int
+    mib: int
+    cleaning: bool = False
+
+
+@dataclass(slots=True)
+class Device:
+    """A physical device, named by its UUID (A8). ``holds`` is keyed by lease id."""
+
+    uuid: str
+    node: str
+    model: str
+    memory_mib: int
+    compute_slices: int
+    mig_enabled: bool
+    architecture: str | None
+    index: int | None
+    health: str = "healthy"
+    quarantine: str | None = None
+    holds: dict[str, Hold] = field(default_factory=dict)
+    slices: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Slice:
+    """A MIG slice in one lifetime."""
+
+    id: str
+    device: str
+    mig_uuid: str
+    profile: str
+    gi: int
+    ci: int | None
+    start: int
+    size: int
+    compute_slices: int
+    memory_mib: int
+    quarantine: str | None = None
+    lease: str | None = None
+    cleaning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request asks for, normalised. Two requests of one need are one shape."""
+
+    mode: str
+    pool: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    models: tuple[str, ...] = ()
+    count: int = 1
+    nodes: int = 1
+    gpu_milli: int = WHOLE_MILLI
+    memory_mib: int = 0
+    profile: str = ""
+    cpu_milli: int = 0
+    host_memory_mib: int = 0
+
+
+@dataclass(slots=True)
+class Request:
+    """A request that has not ended. ``rank`` orders the waiting line: least first."""
+
+    id: str
+    fp: str
+    tenant: str
+    project: str | None
+    queue: str
+    task: str
+    task_type: str
+    need: Need
+    priority: int
+    preemptible: bool
+    received_us: int
+    arrival: int
+    wait_due_us: int | None
+    max_run_us: int | None
+    expected_run_us: int | None
+    retries: int
+    state: str = "received"
+    code: str = ""
+    attempt: int = 0
+    used_us: int = 0
+    lease: str | None = None
+    answered: bool = False
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Priority first, then age, then arrival: an interrupted request keeps its place."""
+        return (-self.priority, self.received_us, self.arrival)
+
+
+@dataclass(slots=True)
+class Part:
+    """A lease's part on one node: device UUIDs, or slice ids for MIG."""
+
+    node: str
+    units: list[str]
+    state: str = "granted"
+    stop_order: str | None = None
+
+
+@dataclass(slots=True)
+class Lease:
+    """A lease that has not ended. ``charge_milli`` is what its end gives back, exactly (C11)."""
+
+    id: str
+    request: str
+    tenant: str
+    charge_milli: int
+    granted_us: int
+    due_us: int | None
+    parts: dict[str, Part]
+    state: str = "granted"
+    started_us: int | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Order:
+    """An order that no node has answered yet."""
+
+    id: str
+    kind: str
+    node: str
+    lease: str
+    units: list[str]
+    due_us: int
+
+
+@dataclass(slots=True)
+class State:
+    """One cell. ``seen`` remembers ids for the published window (L1)."""
+
+    cell: str
+    index: Index
+    now_us: int = 0
+    swept_us: int = 0
+    next_id: int = 1
+    arrivals: int = 0
+    pools: dict[str, Pool] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    tenants: dict[str, Tenant] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    devices: dict[str, Device] = field(default_factory=dict)
+    slices: dict[str, Slice] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    orders: dict[str, Order] = field(default_factory=dict)
+    alarms: dict[str, int] = field(default_factory=dict)
+    #: ``source#id`` of an input -> [fingerprint, code, time in µs], oldest first;
+    #: for a request that has ended also [.., how it ended, leases it had].
+    seen: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def free_milli(device: Device) -> int:
+    """Return the thousandths of the device that nothing holds."""
+    if not device.holds:
+        return WHOLE_MILLI
+    return WHOLE_MILLI - sum(hold.milli for hold in device.holds.values())
+
+
+def free_memory(device: Device) -> int:
+    """Return the MiB of the device's memory that nothing holds."""
+    return device.memory_mib - sum(hold.mib for hold in device.holds.values())
+
+
+def device_state(device: Device) -> str:
+    """Derive the state that `ledger.core.lifecycles.DEVICE` speaks of."""
+    if device.health == "gone":
+        return "missing"
+    if device.quarantine is not None:
+        return "quarantined"
+    if device.health != "healthy":
+        return "unhealthy"
+    if device.holds:
+        leased = sum(hold.milli for hold in device.holds.values() if not hold.cleaning)
+        if leased == 0:
+            return "cleaning"
+        return "leased" if leased >= WHOLE_MILLI else "partly-leased"
+    return "sliced" if device.mig_enabled else "available"
+
+
+def slice_state(item: Slice) -> str:
+    """Derive the state that `ledger.core.lifecycles.SLICE` speaks of."""
+    if item.quarantine is not None:
+        return "quarantined"
+    if item.lease is None:
+        return "present"
+    return "cleaning" if item.cleaning else "leased"
+
+
+_NEED_DEFAULT = Need("")
+_NEED_FIELDS = tuple(name for name in Need.__dataclass_fields__ if name not in ("mode", "labels"))
+
+
+def need_to_plain(need: Need) -> dict[str, Any]:
+    """Return the need as an event carries it: what stands at its default is left out."""
+    plain: dict[str, Any] = {"mode": need.mode}
+    if need.labels:
+        plain["labels"] = dict(need.labels)
+    for name in _NEED_FIELDS:
+        value = getattr(need, name)
+        if value != getattr(_NEED_DEFAULT, name):
+            plain[name] = value
+    return plain
+
+
+def need_from_plain(plain: dict[str, Any]) -> Need:
+    """Return the need that an event carries."""
+    return Need(
+        plain["mode"],
+        plain.get("pool"),
+        tuple(sorted(plain["labels"].items())) if "labels" in plain else (),
+        tuple(plain.get("models", ())),
+        plain.get("count", 1),
+        plain.get("nodes", 1),
+        plain.get("gpu_milli", WHOLE_MILLI),
+        plain.get("memory_mib", 0),
+        plain.get("profile", ""),
+        plain.get("cpu_milli", 0),
+        plain.get("host_memory_mib", 0),
+    )

@@ -1,0 +1,1 @@
+"""The log: its port, the adapters that implement it, and its topics."""

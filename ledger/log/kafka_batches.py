@@ -1,0 +1,70 @@
+"""Entries to Kafka's record batches, and batches to offsets.
+
+Built batches cost about a third of the time of one send() for each entry, and
+a batch is in the log whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ledger.log.port import LogUnavailable
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Sequence
+
+    from ledger.log.port import Entry
+
+__all__ = ["Batch", "fill_offsets", "send"]
+
+# A batch's future, and which entries it holds.
+Batch = tuple["asyncio.Future[Any]", list[int]]
+
+
+async def send(
+    producer: Any,
+    topic: str,
+    partition: int,
+    entries: Sequence[Entry],
+    indices: Iterable[int],
+) -> list[Batch]:
+    """Hand the entries at ``indices`` to an aiokafka producer, in as few batches as they fit in.
+
+    Raises what the producer raises. The batches are under way when this returns.
+    """
+    sent: list[Batch] = []
+    builder = producer.create_batch()
+    held: list[int] = []
+
+    async def submit() -> None:
+        builder.close()
+        future = await producer.send_batch(builder, topic, partition=partition)
+        # When another batch fails first, nobody asks for this one's error.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        sent.append((future, held))
+
+    for index in indices:
+        entry = entries[index]
+        fields = {"timestamp": None, "key": entry.key, "value": entry.value}
+        if builder.append(**fields, headers=entry.headers) is None:
+            await submit()
+            builder = producer.create_batch()
+            held = []
+            # The first entry of a batch always fits: sizes were checked.
+            builder.append(**fields, headers=entry.headers)
+        held.append(index)
+    if held:
+        await submit()
+    return sent
+
+
+async def fill_offsets(offsets: list[int], batches: Iterable[Batch]) -> None:
+    """Wait for the batches and set each entry's offset."""
+    for future, indices in batches:
+        first = (await future).offset
+        if first < 0:
+            # A duplicate that the broker recognised but whose place it no longer knows.
+            raise LogUnavailable("the broker returned no offset")
+        for position, index in enumerate(indices):
+            offsets[index] = first + position

@@ -1,0 +1,285 @@
+"""The log in one SQLite file: the default on one machine.
+
+Appends are transactions (WAL, ``synchronous=FULL``), so what was acknowledged
+survives a crash and a batch is in the file whole or not at all. Several
+processes may append to and read one file at once. All SQLite work is done on
+one thread per handle: a wait for another process's lock never stops the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from ledger.log.partition import group_by_partition
+from ledger.log.port import (
+    Entry,
+    Log,
+    LogClosed,
+    LogError,
+    Record,
+    TopicPartition,
+    TopicState,
+    UnknownTopic,
+    check_sizes,
+)
+from ledger.log.sqlite_file import errors, open_file, transaction
+from ledger.log.wakeup import Wakeup, read_or_wait, wall_clock_us
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["SqliteLog"]
+
+#: How long to wait for another process's transaction before `LogUnavailable`.
+LOCK_TIMEOUT_S = 10.0
+
+#: How often a waiting reader looks for other processes' appends.
+POLL_S = 0.005
+
+_INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+_SELECT = (
+    "SELECT offset, time_us, key, value, headers FROM records"
+    " WHERE topic = ? AND partition = ? AND offset >= ? ORDER BY offset LIMIT ?"
+)
+
+_LAST = (
+    "SELECT offset, time_us FROM records"
+    " WHERE topic = ? AND partition = ? ORDER BY offset DESC LIMIT 1"
+)
+
+_FIRST = "SELECT min(offset) FROM records WHERE topic = ? AND partition = ?"
+
+T = TypeVar("T")
+
+
+class SqliteLog(Log):
+    """A log in the SQLite file at ``path``, created when it does not exist."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        clock: Callable[[], int] = wall_clock_us,
+        read_only: bool = False,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
+    ) -> None:
+        """Open the file.
+
+        ``clock`` returns UTC microseconds: the append time, which never goes
+        back within a partition. With ``read_only`` the file must exist and
+        appends are refused. Raise `LogUnavailable` when the file cannot be
+        opened and `LogDamaged` when it is not a log.
+        """
+        self._path = Path(path)
+        self._clock = clock
+        self._read_only = read_only
+        self._closed = False
+        self._counts: dict[str, int] = {}
+        self._wakeup = Wakeup()
+        self._waiting = 0
+        self._watcher: asyncio.Task[None] | None = None
+        self._db = open_file(self._path, read_only=read_only, lock_timeout_s=lock_timeout_s)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpuledger-sqlite")
+
+    async def partitions(self, topic: str) -> int:
+        """See `Log.partitions`."""
+        return await self._run("read", self._count, topic)
+
+    async def begin(self, topic: str, partition: int) -> int:
+        """See `Log.begin`. Nothing is ever removed, so it is 0."""
+        return await self._run("read", self._begin, topic, partition)
+
+    async def end(self, topic: str, partition: int) -> int:
+        """See `Log.end`."""
+        return (await self._run("read", self._tail, topic, partition))[0]
+
+    async def append(
+        self, topic: str, partition: int | None, entries: Sequence[Entry]
+    ) -> list[int]:
+        """See `Log.append`. The whole call is one transaction."""
+        check_sizes(entries)
+        return await self._run("append", self._append, topic, partition, entries)
+
+    async def append_all(
+        self, batches: Mapping[TopicPartition, Sequence[Entry]]
+    ) -> dict[TopicPartition, list[int]]:
+        """See `Log.append_all`. One transaction: all or nothing."""
+        for entries in batches.values():
+            check_sizes(entries)
+        return await self._run("append", self._append_batches, batches)
+
+    async def read(
+        self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
+    ) -> list[Record]:
+        """See `Log.read`. Appends of other processes are seen within `POLL_S`."""
+        read_now = partial(self._run, "read", self._read, topic, partition, start, limit)
+        if wait_s <= 0:
+            return await read_now()
+        self._waiting += 1
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._watch())
+        try:
+            return await read_or_wait(self._wakeup, read_now, wait_s)
+        finally:
+            self._waiting -= 1
+
+    async def create_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
+        """See `Log.create_topics`. Replication and settings have no meaning here."""
+        return await self._run("create topics", self._create_topics, topics)
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicState]:
+        """See `Log.describe_topics`."""
+        return await self._run("read", self._describe_topics, names)
+
+    async def close(self) -> None:
+        """See `Log.close`. Ends after the work already begun."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wakeup.notify()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
+        self._thread.shutdown(wait=False)
+
+    # What follows runs on the handle's thread, except `_run` and `_watch`.
+
+    async def _run(self, doing: str, work: Callable[..., T], *args: object) -> T:
+        """Do ``work`` on the handle's thread, with SQLite's errors turned into the port's."""
+        if self._closed:
+            raise LogClosed(f"the log {self._path} is closed")
+
+        def guarded() -> T:
+            with errors(self._path, doing):
+                return work(*args)
+
+        result = await asyncio.get_running_loop().run_in_executor(self._thread, guarded)
+        if doing == "append":
+            self._wakeup.notify()
+        return result
+
+    async def _watch(self) -> None:
+        """Wake the waiting readers when another process has committed."""
+        seen: int | None = None
+        while self._waiting and not self._closed:
+            try:
+                version = await self._run("read", self._data_version)
+            except LogError:
+                # The readers look for themselves and get the error to their callers.
+                self._wakeup.notify()
+                return
+            if version != seen:
+                seen = version
+                self._wakeup.notify()
+            await asyncio.sleep(POLL_S)
+
+    def _data_version(self) -> int:
+        row = self._db.execute("PRAGMA data_version").fetchone()
+        return int(row[0])
+
+    def _count(self, topic: str) -> int:
+        """Return the partition count, which is fixed for life and so kept."""
+        known = self._counts.get(topic)
+        if known is not None:
+            return known
+        row = self._db.execute("SELECT partitions FROM topics WHERE topic = ?", (topic,)).fetchone()
+        if row is None:
+            raise UnknownTopic(f"there is no topic {topic} in {self._path}")
+        self._counts[topic] = int(row[0])
+        return self._counts[topic]
+
+    def _check(self, topic: str, partition: int) -> None:
+        count = self._count(topic)
+        if not 0 <= partition < count:
+            raise UnknownTopic(f"topic {topic} has no partition {partition}, only 0 to {count - 1}")
+
+    def _begin(self, topic: str, partition: int) -> int:
+        self._check(topic, partition)
+        return int(self._db.execute(_FIRST, (topic, partition)).fetchone()[0] or 0)
+
+    def _tail(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the next offset and the last record's time (0 when there is none)."""
+        self._check(topic, partition)
+        row = self._db.execute(_LAST, (topic, partition)).fetchone()
+        return (0, 0) if row is None else (row[0] + 1, row[1])
+
+    def _append(self, topic: str, partition: int | None, entries: Sequence[Entry]) -> list[int]:
+        groups = group_by_partition(entries, partition, self._count(topic))
+        added = self._append_batches(
+            {
+                (topic, number): [entries[index] for index in indices]
+                for number, indices in groups.items()
+            }
+        )
+        offsets = [0] * len(entries)
+        for number, indices in groups.items():
+            for index, offset in zip(indices, added[topic, number], strict=True):
+                offsets[index] = offset
+        return offsets
+
+    def _append_batches(
+        self, batches: Mapping[TopicPartition, Sequence[Entry]]
+    ) -> dict[TopicPartition, list[int]]:
+        if self._read_only:
+            raise LogError(f"the log {self._path} is open for reading only")
+        for topic, partition in batches:
+            self._check(topic, partition)
+        added: dict[TopicPartition, list[int]] = {}
+        with transaction(self._db):
+            for (topic, partition), entries in batches.items():
+                first, last_us = self._tail(topic, partition)
+                time_us = max(self._clock(), last_us)
+                at = (topic, partition)
+                rows = (
+                    (*at, offset, time_us, entry.key, entry.value, _dump_headers(entry.headers))
+                    for offset, entry in enumerate(entries, first)
+                )
+                self._db.executemany(_INSERT, rows)
+                added[topic, partition] = list(range(first, first + len(entries)))
+        return added
+
+    def _read(self, topic: str, partition: int, start: int, limit: int) -> list[Record]:
+        self._check(topic, partition)
+        rows = self._db.execute(_SELECT, (topic, partition, start, limit))
+        return [
+            Record(topic, partition, offset, time_us, key, value, _load_headers(headers))
+            for offset, time_us, key, value, headers in rows
+        ]
+
+    def _create_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
+        created: list[str] = []
+        with transaction(self._db):
+            for name in sorted(topics):
+                cursor = self._db.execute(
+                    "INSERT OR IGNORE INTO topics VALUES (?, ?)", (name, topics[name].partitions)
+                )
+                if cursor.rowcount:
+                    created.append(name)
+        return created
+
+    def _describe_topics(self, names: Sequence[str]) -> dict[str, TopicState]:
+        rows = self._db.execute("SELECT topic, partitions FROM topics").fetchall()
+        wanted = set(names)
+        return {name: TopicState(partitions) for name, partitions in rows if name in wanted}
+
+
+def _dump_headers(headers: tuple[tuple[str, bytes], ...]) -> str | None:
+    """Return the headers as JSON pairs: Latin-1 maps each byte to one character and back."""
+    if not headers:
+        return None
+    pairs = [(name, value.decode("latin-1")) for name, value in headers]
+    return orjson.dumps(pairs).decode()
+
+
+def _load_headers(text: str | None) -> tuple[tuple[str, bytes], ...]:
+    if text is None:
+        return ()
+    pairs: list[Any] = orjson.loads(text)
+    return tuple([(name, value.encode("latin-1")) for name, value in pairs])

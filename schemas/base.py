@@ -1,0 +1,57 @@
+"""Field types and the model base that every record crossing a topic shares.
+
+All quantities are integers with the unit in the field's name (DESIGN 1.9); all
+models are frozen and refuse unknown fields, so that what was read is exactly
+what was written.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "Count",
+    "EventId",
+    "Milli",
+    "Model",
+    "Name",
+    "Reference",
+    "Seconds",
+    "Source",
+    "Text",
+    "TimeUs",
+    "WholeMib",
+]
+
+#: The largest integer that every JSON reader keeps exact (2^53 - 1).
+MAX_INT = 9_007_199_254_740_991
+
+#: A cell, pool, node, tenant, project, queue or task name.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+#: The CloudEvents ``id``: unique for its source. Neither ``#`` nor ``/``, so
+#: that ``source#id`` and ``source#id/attempt`` can be taken apart again.
+EventId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,127}$")]
+
+#: The CloudEvents ``source``: who speaks. Printable ASCII without ``#``.
+Source = Annotated[str, Field(pattern=r"^[!\"$-~]{1,200}$")]
+
+#: The ledger's own id of a request, lease, order or slice, or a device's UUID.
+Reference = Annotated[str, Field(pattern=r"^[!-~]{1,400}$")]
+
+#: One line of human text (a reason, a model name).
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,500}$")]
+
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Milli = Annotated[int, Field(ge=0, le=1_000_000_000)]
+WholeMib = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
+Seconds = Annotated[int, Field(ge=0, le=10_000_000_000)]
+TimeUs = Annotated[int, Field(ge=0, le=MAX_INT)]
+
+
+class Model(BaseModel):
+    """A frozen record: strict types, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -1,0 +1,107 @@
+"""Every outcome the ledger can give, in one ordered list.
+
+The list is ordered by precedence: when several rules would refuse an input, the
+code that stands first is given. Numbers are for ever: a code that goes out of
+use keeps its number. A *transient* no may become a yes without the requester
+changing anything; a *final* no will not (DESIGN 1.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["CODES", "Code", "Kind", "is_final", "is_transient"]
+
+
+class Kind(StrEnum):
+    """What a code means to the one who asked."""
+
+    YES = "yes"
+    TRANSIENT = "transient"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One outcome: its stable number, its kind, and what it says."""
+
+    name: str
+    number: int
+    kind: Kind
+    meaning: str
+
+
+_YES = (
+    ("granted", 1, "devices were leased"),
+    ("queued", 2, "waits; the reason code and its numbers stand beside it"),
+    ("applied", 3, "the policy is in force from this record on"),
+    ("cancelled", 4, "the request ended before it was granted"),
+    ("stopping", 5, "the lease ends as soon as its nodes have stopped the task"),
+    ("released", 6, "the lease has ended; its devices are being cleaned"),
+    ("observed", 7, "the observation changed the state"),
+    ("unchanged", 8, "nothing to change"),
+    ("duplicate", 9, "same id and same content as before: same answer"),
+)
+_FINAL = (
+    ("empty_value", 100, "the record carries no data"),
+    ("too_large", 101, "the record is larger than the limit"),
+    ("not_utf8", 102, "the data is not UTF-8"),
+    ("not_json", 103, "the data is not JSON"),
+    ("not_an_object", 104, "the data is not a JSON object"),
+    ("too_deep", 105, "the data is nested deeper than the limit"),
+    ("duplicate_key", 106, "an object names one key twice"),
+    ("number_out_of_range", 107, "a number is not exact in every JSON reader"),
+    ("bad_envelope", 108, "the CloudEvents attributes are missing or wrong"),
+    ("bad_key", 109, "the record's key is not the name of a cell"),
+    ("unknown_type", 110, "this topic takes no record of that type"),
+    ("unknown_version", 111, "the type is known, its version is not"),
+    ("bad_field", 112, "a field is missing, unknown, or outside its limits"),
+    ("unknown_cell", 120, "no policy has created that cell"),
+    ("id_conflict", 121, "the id was used before with other content"),
+    ("unknown_tenant", 130, "the tenant has no quota record"),
+    ("unknown_queue", 131, "there is no such queue"),
+    ("unknown_pool", 132, "there is no such pool"),
+    ("unknown_request", 133, "there is no such request"),
+    ("unknown_lease", 134, "there is no such lease"),
+    ("unknown_node", 135, "there is no such node"),
+    ("unknown_device", 136, "there is no such device"),
+    ("unknown_order", 137, "there is no such order"),
+    ("not_owner", 140, "the record's source is not the one that made the request"),
+    ("wrong_node", 141, "the record is not from the node concerned"),
+    ("wrong_agent", 142, "another agent already speaks for this node"),
+    ("stale_incarnation", 143, "the node has restarted since"),
+    ("duplicate_device", 144, "the device is present on another node"),
+    ("already_ended", 150, "the request has already ended"),
+    ("already_released", 151, "the lease has already ended; nothing is given back twice"),
+    ("already_answered", 152, "the order was answered or given up before"),
+    ("not_quarantined", 153, "the device is not in quarantine"),
+    ("illegal_transition", 154, "the lifecycle has no such edge"),
+    ("exceeds_queue_limit", 160, "larger than the largest request of the queue"),
+    ("exceeds_quota", 161, "larger than the tenant's whole quota: it could never run"),
+)
+_TRANSIENT = (
+    ("quota_in_use", 200, "the tenant's quota is held by its other leases"),
+    ("behind_in_queue", 201, "an earlier request of the strict queue waits for the same kind"),
+    ("no_such_hardware", 202, "no device in the cell has what is asked"),
+    ("no_capacity", 203, "not enough free devices, counted place by place"),
+    ("no_beside", 204, "devices are free, their nodes' CPU or memory is not"),
+    ("wait_expired", 210, "the longest wait has passed"),
+)
+
+#: All codes by name, in order of precedence.
+CODES: dict[str, Code] = {
+    name: Code(name, number, kind, meaning)
+    for kind, rows in ((Kind.YES, _YES), (Kind.FINAL, _FINAL), (Kind.TRANSIENT, _TRANSIENT))
+    for name, number, meaning in rows
+}
+
+
+def is_final(name: str) -> bool:
+    """Say whether the code is a no that will stay a no."""
+    return CODES[name].kind is Kind.FINAL
+
+
+def is_transient(name: str) -> bool:
+    """Say whether the code is a no that may pass."""
+    return CODES[name].kind is Kind.TRANSIENT

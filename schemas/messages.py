@@ -1,0 +1,88 @@
+"""What leaves the ledger after an append: orders to nodes, replies to requesters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Count, Model, Name, Reference, Text, TimeUs
+from schemas.events import CodeName, Numbers
+
+__all__ = ["DeadLetter", "Order", "Position", "Reply", "ReplyPart"]
+
+#: Where the record stands that this message follows from: ``events/PARTITION@OFFSET``.
+Position = Annotated[str, Field(pattern=r"^events/[0-9]+@[0-9]+$")]
+
+
+class Order(Model):
+    """A node is told to do something.
+
+    ``prepare`` makes a lease ready and starts its task; ``stop`` ends the task;
+    ``clean`` ends what is left of it and proves the units clean. Idempotent by
+    ``order``; a node with another incarnation refuses it.
+    """
+
+    order: Reference
+    kind: Literal["prepare", "clean", "stop"]
+    node: Name
+    incarnation: Text
+    cell: Name
+    lease: Reference
+    request: Reference | None = None
+    task: Name | None = None
+    units: tuple[Reference, ...]
+    gpu_milli: Count = 1000
+    expected_run_us: TimeUs | None = None
+    due_us: TimeUs | None = None
+
+
+class ReplyPart(Model):
+    """What was granted on one node, and how a process gets at it."""
+
+    node: Name
+    units: tuple[Reference, ...]
+    environment: dict[str, str]
+    cdi: tuple[Text, ...]
+
+
+class Reply(Model):
+    """An answer to a request or a notice about it.
+
+    ``final`` is true once for each request: granted, rejected, expired or
+    cancelled. ``queued`` and what follows a grant are notices.
+    """
+
+    request: Reference
+    input: Text
+    answer: Literal[
+        "granted",
+        "queued",
+        "rejected",
+        "expired",
+        "cancelled",
+        "applied",
+        "released",
+        "stopping",
+        "ended",
+        "refused",
+        "malformed",
+    ]
+    final: bool
+    code: CodeName
+    numbers: Numbers = {}
+    lease: Reference | None = None
+    attempt: Count | None = None
+    parts: tuple[ReplyPart, ...] = ()
+    position: Position | None = None
+
+
+class DeadLetter(Model):
+    """Why a record was put aside: the headers beside the original bytes, as one object."""
+
+    topic: Text
+    partition: Count
+    offset: Count
+    code: CodeName
+    detail: Text
+    time_us: TimeUs

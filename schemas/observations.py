@@ -1,0 +1,135 @@
+"""What nodes, the liveness processor and the runner put on ``gpuledger.observations``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
+
+__all__ = [
+    "DeviceHealth",
+    "DeviceReport",
+    "Heartbeat",
+    "NodeBack",
+    "NodeInventory",
+    "NodeSilent",
+    "OrderDone",
+    "OrderFailed",
+    "SliceReport",
+    "TaskEnded",
+    "TaskStarted",
+    "Tick",
+]
+
+#: A boot of the node: a new incarnation means that nothing survived.
+Incarnation = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
+Evidence = Annotated[dict[Name, int | Text | None], Field(max_length=64)]
+Health = Literal["healthy", "unhealthy", "unknown", "gone"]
+
+
+class NodeFact(Model):
+    """Said by a node about itself. ``node_time_us`` is its own clock: a claim, never used."""
+
+    node: Name
+    incarnation: Incarnation
+    node_time_us: TimeUs | None = None
+
+
+class SliceReport(Model):
+    """A MIG instance that the node sees: its ids, and its place on the device."""
+
+    mig_uuid: Reference
+    profile: Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
+    gi: Count
+    ci: Count | None = None
+    start: Annotated[int, Field(ge=0, le=63)]
+    size: Annotated[int, Field(ge=1, le=64)]
+    compute_slices: Annotated[int, Field(ge=1, le=64)]
+    memory_mib: WholeMib
+
+
+class DeviceReport(Model):
+    """One device as the node sees it. ``index`` is a sighting, not an identity (C01)."""
+
+    uuid: Reference
+    model: Text
+    memory_mib: WholeMib
+    health: Literal["healthy", "unhealthy", "unknown"] = "healthy"
+    index: Count | None = None
+    architecture: Text | None = None
+    compute_slices: Annotated[int, Field(ge=0, le=64)] = 0
+    mig_enabled: bool = False
+    slices: Annotated[tuple[SliceReport, ...], Field(max_length=64)] = ()
+
+
+class NodeInventory(NodeFact):
+    """Everything the node has, whole. ``epoch`` counts the agent's starts."""
+
+    epoch: Count
+    pool: Name
+    cpu_milli: Milli | None = None
+    memory_mib: WholeMib | None = None
+    devices: Annotated[tuple[DeviceReport, ...], Field(max_length=1024)]
+
+
+class Heartbeat(NodeFact):
+    """Liveness, on ``gpuledger.heartbeats``: never on the decision path."""
+
+    cell: Name
+    beat: Count
+
+
+class NodeSilent(NodeFact):
+    """The liveness processor has not heard the node for its limit."""
+
+    last_heartbeat_us: TimeUs
+
+
+class NodeBack(NodeFact):
+    """The liveness processor hears the node again."""
+
+
+class DeviceHealth(NodeFact):
+    """A device's health changed."""
+
+    device: Reference
+    health: Health
+    reason: Text = ""
+    evidence: Evidence = {}
+
+
+class TaskStarted(NodeFact):
+    """The lease's task runs on this node."""
+
+    lease: Reference
+
+
+class TaskEnded(NodeFact):
+    """The lease's task no longer runs on this node. ``took_us`` is from a steady clock."""
+
+    lease: Reference
+    how: Literal["completed", "failed", "cancelled", "stopped", "never-started"]
+    exit_code: Annotated[int, Field(ge=-1024, le=1024)] | None = None
+    took_us: TimeUs | None = None
+
+
+class OrderDone(NodeFact):
+    """The node has carried an order out, with its evidence."""
+
+    order: Reference
+    took_us: TimeUs | None = None
+    evidence: Evidence = {}
+
+
+class OrderFailed(NodeFact):
+    """The node could not carry an order out."""
+
+    order: Reference
+    reason: Text
+    evidence: Evidence = {}
+
+
+class Tick(Model):
+    """Time passes. Written by the runner; its append time is what counts."""
