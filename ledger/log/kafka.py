@@ -239,10 +239,10 @@ class KafkaLog(Log):
         An idempotent producer never gives a batch up by itself, and its stop()
         waits for all of them, so both are ended by hand.
         """
-        if producer is None:
-            return
         if self._producer is producer:
             self._producer = None
+        if producer is None:
+            return
         sender = producer._sender.sender_task  # noqa: SLF001 - no public way, see above
         if sender is not None:
             sender.cancel()

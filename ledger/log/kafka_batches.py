@@ -6,7 +6,7 @@ a batch is in the log whole or not at all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ledger.log.port import LogUnavailable
 
@@ -18,12 +18,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "fill_offsets", "send"]
 
+
+class BatchProducer(Protocol):
+    """What is used here of aiokafka's producer."""
+
+    def create_batch(self) -> Any:  # noqa: ANN401 - aiokafka has no types
+        """Return an empty batch."""
+
+    async def send_batch(self, batch: Any, topic: str, *, partition: int) -> asyncio.Future[Any]:  # noqa: ANN401
+        """Queue the batch; return the future of its place in the log."""
+
+
 # A batch's future, and which entries it holds.
 Batch = tuple["asyncio.Future[Any]", list[int]]
 
 
 async def send(
-    producer: Any,
+    producer: BatchProducer,
     topic: str,
     partition: int,
     entries: Sequence[Entry],

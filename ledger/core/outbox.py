@@ -1,0 +1,236 @@
+"""What a decision has to say to others: replies to requesters, orders to nodes.
+
+Computed from the decision and the state it left, before the append; sent only
+after it (DESIGN 2.1). What a restart may have swallowed can be said again:
+`open_orders` from the state, `answer_again` for an input that comes once more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ledger.core.grant import reply_parts
+from schemas.codes import CODES, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ledger.core.decide import Decision
+    from ledger.core.state import Lease, Part, State
+
+__all__ = ["Message", "answer_again", "malformed_reply", "messages", "open_orders"]
+
+#: (topic without prefix, key, type, payload).
+Message = tuple[str, str, str, dict[str, Any]]
+
+_ANSWERS = {"cancelled": "cancelled", "released": "released", "stopping": "stopping"}
+
+
+def messages(state: State, decision: Decision, position: str) -> list[Message]:
+    """Return what the decision at ``position`` has to say, in order."""
+    found: list[Message] = []
+    for event in decision.events:
+        rule = _EVENTS.get(event["type"])
+        if rule is not None:
+            found.extend(rule(state, event, position))
+    given = decision.input
+    if given.topic == "requests" and given.type != "request.submit":
+        found.append(_reply(given.key, given.key, *_outcome(decision), position))
+    elif decision.code == "id_conflict":
+        found.append(
+            _reply(given.key, given.key, "refused", "id_conflict", decision.numbers, position)
+        )
+    return found
+
+
+def _outcome(decision: Decision) -> tuple[str, str, dict[str, Any]]:
+    yes = CODES[decision.code].kind is Kind.YES
+    answer = _ANSWERS.get(decision.code, "applied") if yes else "refused"
+    return answer, decision.code, decision.numbers
+
+
+def _reply(  # noqa: PLR0913 - one argument a field of the reply
+    request: str,
+    about: str,
+    answer: str,
+    code: str,
+    numbers: dict[str, Any],
+    position: str | None,
+    *,
+    final: bool = False,
+    **more: Any,
+) -> Message:
+    payload: dict[str, Any] = {
+        "request": request,
+        "input": about,
+        "answer": answer,
+        "final": final,
+        "code": code,
+    }
+    if numbers:
+        payload["numbers"] = numbers
+    if position is not None:
+        payload["position"] = position
+    payload.update(more)
+    return ("replies", about.partition("#")[0], "reply", payload)
+
+
+def _rejected(_state: State, event: dict[str, Any], position: str) -> Iterator[Message]:
+    name = event["request"]
+    yield _reply(name, name, "rejected", event["code"], event["numbers"], position, final=True)
+
+
+def _queued(_state: State, event: dict[str, Any], position: str) -> Iterator[Message]:
+    name = event["request"]
+    yield _reply(name, name, "queued", event["code"], event["numbers"], position)
+
+
+def _ended(state: State, event: dict[str, Any], position: str) -> Iterator[Message]:
+    """A request that never had a lease ends with its answer; another with a notice."""
+    name, how = event["request"], event["how"]
+    entry = state.seen.get(name)
+    attempts = entry[4] if entry is not None else 0
+    if attempts:
+        yield _reply(name, name, "ended", _code(how), {"how": how}, position, attempt=attempts)
+    else:
+        yield _reply(name, name, how, _code(how), {}, position, final=True)
+
+
+def _code(how: str) -> str:
+    return {"expired": "wait_expired", "cancelled": "cancelled"}.get(how, "observed")
+
+
+def _granted(state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
+    request = state.requests.get(event["request"])
+    if request is None:
+        return
+    yield _reply(
+        request.id,
+        request.id,
+        "granted",
+        "granted",
+        {},
+        position,
+        final=event["attempt"] == 1,
+        lease=event["lease"],
+        attempt=event["attempt"],
+        parts=reply_parts(state, request.need, event["parts"]),
+    )
+    lease = state.leases.get(event["lease"])
+    if lease is not None:
+        for part in lease.parts.values():
+            yield _prepare(state, lease, part)
+
+
+def _prepare(state: State, lease: Lease, part: Part) -> Message:
+    """A lease that nobody has seen running is itself an open order to make it ready."""
+    request = state.requests[lease.request]
+    order = {
+        "order": f"{lease.id}/prepare/{part.node}",
+        "kind": "prepare",
+        "node": part.node,
+        "incarnation": state.nodes[part.node].incarnation,
+        "cell": state.cell,
+        "lease": lease.id,
+        "request": request.id,
+        "task": request.task,
+        "units": part.units,
+        "gpu_milli": request.need.gpu_milli,
+        "due_us": lease.due_us,
+    }
+    if request.expected_run_us is not None:
+        order["expected_run_us"] = request.expected_run_us
+    return ("orders", part.node, "order", order)
+
+
+def _stopping(state: State, event: dict[str, Any], position: str) -> Iterator[Message]:
+    request = event["lease"].rpartition("/")[0]
+    numbers = {"reason": event["reason"]}
+    code = "stopping"
+    yield _reply(request, request, "stopping", code, numbers, position, lease=event["lease"])
+
+
+def _issued(state: State, event: dict[str, Any], _position: str) -> Iterator[Message]:
+    if event["order"] in state.orders:
+        yield _order(state, event["order"])
+
+
+def _order(state: State, name: str) -> Message:
+    order = state.orders[name]
+    return (
+        "orders",
+        order.node,
+        "order",
+        {
+            "order": order.id,
+            "kind": order.kind,
+            "node": order.node,
+            "incarnation": state.nodes[order.node].incarnation,
+            "cell": state.cell,
+            "lease": order.lease,
+            "units": order.units,
+            "due_us": order.due_us,
+        },
+    )
+
+
+_EVENTS: dict[str, Callable[[State, dict[str, Any], str], Iterator[Message]]] = {
+    "request.rejected": _rejected,
+    "request.queued": _queued,
+    "request.ended": _ended,
+    "lease.granted": _granted,
+    "lease.stopping": _stopping,
+    "order.issued": _issued,
+}
+
+
+def open_orders(state: State, node: str | None = None) -> list[Message]:
+    """Return every order that is still open, of one node or of all: said again after a load."""
+    found = [
+        _order(state, order.id)
+        for order in state.orders.values()
+        if node is None or order.node == node
+    ]
+    for lease in state.leases.values():
+        if lease.state != "stopping":
+            found.extend(
+                _prepare(state, lease, part)
+                for part in lease.parts.values()
+                if part.state == "granted" and (node is None or part.node == node)
+            )
+    return found
+
+
+def answer_again(state: State, key: str) -> list[Message]:
+    """Answer an input (``source#id``) that was decided: the same as far as it still holds."""
+    request = state.requests.get(key)
+    if request is not None:
+        if request.state == "queued":
+            return [_reply(request.id, request.id, "queued", "queued", {}, None)]
+        lease = state.leases[request.lease or ""]
+        event = {
+            "request": request.id,
+            "lease": lease.id,
+            "attempt": request.attempt,
+            "parts": [{"node": one.node, "units": one.units} for one in lease.parts.values()],
+        }
+        return [one for one in _granted(state, event, None) if one[0] == "replies"]
+    entry = state.seen.get(key)
+    if entry is None:
+        return []
+    if len(entry) == 3:  # noqa: PLR2004 - an input that was no request
+        kind = CODES[entry[1]].kind
+        answer = _ANSWERS.get(entry[1], "applied") if kind is Kind.YES else "refused"
+        return [_reply(key, key, answer, entry[1], {}, None)]
+    how, attempts = entry[3], entry[4]
+    if how == "rejected":
+        return [_reply(key, key, "rejected", entry[1], {}, None, final=True)]
+    answer = "ended" if attempts else how
+    numbers = {"how": how} if attempts else {}
+    return [_reply(key, key, answer, _code(how), numbers, None, final=True)]
+
+
+def malformed_reply(source: str, name: str, code: str, detail: str) -> Message:
+    """Answer a record that was put aside but whose identity could be read."""
+    key = f"{source}#{name}"
+    return _reply(key, key, "malformed", code, {"detail": detail}, None, final=True)

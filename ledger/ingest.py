@@ -1,0 +1,122 @@
+"""From a record of an input topic to an `Input` of the core, or to the dead letters.
+
+What is malformed never enters the ledger, which keeps everything for ever: it
+is put aside with its original bytes and a code, and answered where its identity
+can be read. What is well formed goes to `decide`, however wrong it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import orjson
+from pydantic import ValidationError
+
+from ledger.core.turn import Input
+from ledger.log.port import Entry
+from schemas import cloudevents
+from schemas.catalogue import TYPES, adapter, parse_type
+from schemas.strict_json import JsonFault, loads_strict
+
+if TYPE_CHECKING:
+    from ledger.log.port import Record
+
+__all__ = ["ERROR_HEADER", "Refusal", "dead_letter", "ingest", "original_headers"]
+
+#: Context headers of a dead letter; the suffixes are those of Kafka Streams (KIP-1034).
+ERROR_HEADER = "__gpuledger.errors."
+
+_CELL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_KNOWN = frozenset(name for name, _ in TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a record goes to the dead letters, and who sent it if that could be read."""
+
+    code: str
+    detail: str
+    id: str | None = None
+    source: str | None = None
+
+
+def ingest(record: Record, topic: str) -> tuple[str, Input] | Refusal:
+    """Read a record of ``topic`` (the name without prefix); return its cell and input."""
+    try:
+        event = cloudevents.read(record.value, record.headers)
+    except cloudevents.Malformed as fault:
+        return Refusal(fault.code, fault.detail, fault.id, fault.source)
+    if record.key is None or not _CELL.fullmatch(record.key):
+        return Refusal("bad_key", "the key is not a cell's name", event.id, event.source)
+    parsed = parse_type(event.type)
+    spec = TYPES.get(parsed) if parsed is not None else None
+    if spec is None or spec.topic != topic:
+        known = parsed is not None and parsed[0] in _KNOWN and spec is None
+        code = "unknown_version" if known else "unknown_type"
+        return Refusal(code, event.type[:200], event.id, event.source)
+    try:
+        plain = loads_strict(event.data_bytes)
+        data = adapter(spec.type, spec.version).validate_json(event.data_bytes)
+    except JsonFault as fault:
+        return Refusal(fault.code, fault.detail, event.id, event.source)
+    except ValidationError as fault:
+        return Refusal("bad_field", _first_fault(fault), event.id, event.source)
+    return record.key.decode(), Input(
+        topic,
+        spec.type,
+        spec.version,
+        event.source,
+        event.id,
+        record.time_us,
+        data,
+        plain,
+        _fingerprint(event.type, plain),
+        _claimed_us(event.time_text),
+    )
+
+
+def _fingerprint(wire_type: str, plain: dict[str, object]) -> str:
+    """Two inputs are the same when type and content are; blanks and key order do not count."""
+    canonical = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
+    return blake2b(canonical, digest_size=8, key=wire_type.encode()[:64]).hexdigest()
+
+
+def _first_fault(fault: ValidationError) -> str:
+    first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(step)[:80] for step in first["loc"])[:200]
+    more = fault.error_count() - 1
+    return f"{place or 'the record'}: {first['msg'][:200]}" + (f" (and {more} more)" if more else "")
+
+
+def _claimed_us(text: str | None) -> int | None:
+    """The sender's own stamp in microseconds; a date that does not exist is no stamp."""
+    if text is None:
+        return None
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def dead_letter(record: Record, refusal: Refusal) -> Entry:
+    """Return the record as it was, with the reason beside it in headers."""
+    about = {
+        "topic": record.topic,
+        "partition": str(record.partition),
+        "offset": str(record.offset),
+        "time": str(record.time_us),
+        "code": refusal.code,
+        "message": refusal.detail,
+    }
+    extra = tuple((ERROR_HEADER + name, text.encode()) for name, text in about.items())
+    kept = record.headers[: max(0, 64 - len(extra))]
+    return Entry(record.key, record.value, (*kept, *extra))
+
+
+def original_headers(headers: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:
+    """Return a dead letter's headers without the reason."""
+    return tuple(one for one in headers if not one[0].startswith(ERROR_HEADER))

@@ -1,0 +1,360 @@
+"""One partition of the ledger, held by one writer: claim, load, decide, append, fence.
+
+Three runners feed it (`processors`), none of them copies its logic. Nothing
+outside the log is trusted for safety (DESIGN 1.2): whoever believes it holds a
+partition appends a claim, reads the log up to it, and from then on compares
+every append with what the log says. Another writer's record in between either
+makes ours void or is void itself; reading tells.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from ledger.core.decide import CREATES_CELL, Decision, decide, to_record
+from ledger.core.fold import Fold
+from ledger.core.outbox import Message, answer_again, malformed_reply, messages, open_orders
+from ledger.ingest import Refusal, dead_letter, ingest
+from ledger.log.partition import partition_of
+from ledger.log.port import Entry, TopicPartition
+from ledger.wire import INPUTS, claim_entry, decision_entry, full_name, message_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ledger.core.turn import Input
+    from ledger.log.port import Log, Record
+    from ledger.snapshots import SnapshotStore
+
+__all__ = ["MAX_BATCH", "Batch", "Fenced", "Shard", "ShardCounts", "ShardOptions"]
+
+_log = structlog.get_logger(__name__)
+_READ = 5000
+
+#: The most inputs of one batch, and so the most answers that a crash can swallow.
+MAX_BATCH = 1000
+
+
+class Fenced(Exception):  # noqa: N818 - what DESIGN 2.1 calls it
+    """Another writer has claimed the partition: this one answers nothing and drops its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptions:
+    """How a shard works. ``snapshot_every`` counts records of the log; 0 makes none."""
+
+    prefix: str = "gpuledger"
+    worker: str = "worker"
+    generation: int = -1
+    snapshot_every: int = 50_000
+
+
+@dataclass(slots=True)
+class ShardCounts:
+    """What one load of a shard has done so far."""
+
+    decided: int = 0
+    unrecorded: int = 0
+    dead_letters: int = 0
+    answered_again: int = 0
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a run of inputs leads to: records to append, then messages to send."""
+
+    entries: list[Entry] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    dead: list[Entry] = field(default_factory=list)
+    again: list[Message] = field(default_factory=list)
+
+
+class Shard:
+    """The ledger's partition ``partition`` as this writer holds it."""
+
+    def __init__(
+        self,
+        log: Log,
+        partition: int,
+        options: ShardOptions | None = None,
+        snapshots: SnapshotStore | None = None,
+    ) -> None:
+        """Take no claim yet: `load` does."""
+        self.log = log
+        self.partition = partition
+        self.options = options or ShardOptions()
+        self.snapshots = snapshots
+        self.fold = Fold()
+        self.counts = ShardCounts()
+        #: Next offset to look at, by input topic.
+        self.position: dict[str, int] = {}
+        self._token = ""
+        self._events = full_name(self.options.prefix, "events")
+        self._last_value: bytes | None = None
+        self._snapshot_at = 0
+        self._partitions: dict[str, int] = {}
+
+    # -- load --------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Claim the partition and read the log up to the claim; say open orders again."""
+        self._token = secrets.token_hex(16)
+        entry = claim_entry(
+            self._token, self.options.worker, socket.gethostname(), self.options.generation
+        )
+        (claimed,) = await self.log.append(self._events, self.partition, [entry])
+        self.fold = await self._snapshot(claimed) or Fold()
+        self._snapshot_at = self.fold.head.offset
+        self._last_value = None
+        await self._read_to(claimed + 1)
+        for topic in INPUTS:
+            self.position[topic] = self.fold.head.sources.get(topic, -1) + 1
+        found = [one for state in self.fold.cells.values() for one in open_orders(state)]
+        await self._send(found + await self._last_answers(claimed))
+        _log.info(
+            "partition claimed",
+            partition=self.partition,
+            offset=claimed,
+            read_from=self._snapshot_at,
+            seq=self.fold.head.seq,
+        )
+
+    async def _snapshot(self, end: int) -> Fold | None:
+        if self.snapshots is None:
+            return None
+
+        async def value_at(offset: int) -> bytes | None:
+            records = await self.log.read(self._events, self.partition, offset, 1)
+            return records[0].value if records and records[0].offset == offset else None
+
+        return await self.snapshots.load(self.partition, end, value_at)
+
+    async def _read_to(self, end: int) -> None:
+        """Fold the log up to (not including) offset ``end``."""
+        head = self.fold.head
+        while head.offset < end:
+            records = await self.log.read(
+                self._events, self.partition, head.offset, min(_READ, end - head.offset), 5.0
+            )
+            for record in records:
+                self.fold.apply(record.offset, record.value)
+                self._last_value = record.value
+
+    async def _last_answers(self, end: int) -> list[Message]:
+        """Answer the last batch before the claim again: whoever wrote it may not have.
+
+        A batch is appended only after the messages of the one before were sent,
+        so no older answer can be missing.
+        """
+        keys: dict[tuple[str, str], None] = {}
+        start = max(end - MAX_BATCH, await self.log.begin(self._events, self.partition))
+        while start < end:
+            records = await self.log.read(self._events, self.partition, start, end - start, 5.0)
+            for record in records:
+                keys.update(dict.fromkeys(_answered(orjson.loads(record.value or b"{}"))))
+                start = record.offset + 1
+        return [
+            one
+            for cell, key in keys
+            if cell in self.fold.cells
+            for one in answer_again(self.fold.cells[cell], key)
+        ]
+
+    # -- decide ------------------------------------------------------------
+
+    def decide(self, topic: str, records: Sequence[Record], batch: Batch) -> None:
+        """Decide records of one input topic, in order, into ``batch``.
+
+        A record from before the position has been looked at already: it is
+        answered again, not decided again. The state is speculative until
+        `commit` has seen the batch in the log.
+        """
+        for record in records:
+            found = ingest(record, topic)
+            redelivered = record.offset < self.position[topic]
+            if not redelivered:
+                self.position[topic] = record.offset + 1
+            if isinstance(found, Refusal):
+                if not redelivered:
+                    self._put_aside(record, found, batch)
+                continue
+            cell, given = found
+            if record.offset <= self.fold.head.sources.get(topic, -1) or redelivered:
+                self._again(cell, given, batch)
+            else:
+                self._decide(cell, given, record.offset, batch)
+
+    def _decide(self, cell: str, given: Input, offset: int, batch: Batch) -> None:
+        state = self.fold.cells.get(cell)
+        if state is None:
+            if given.type not in CREATES_CELL:
+                self._no_cell(cell, given, batch)
+                return
+            state = self.fold.cell(cell)
+        decision = decide(state, given)
+        if not decision.recorded:
+            self.counts.unrecorded += 1
+            if decision.code == "duplicate":
+                batch.again.extend(answer_again(state, given.key))
+            return
+        self._record(cell, decision, offset, batch)
+
+    def _record(self, cell: str, decision: Decision, offset: int, batch: Batch) -> None:
+        head = self.fold.head
+        record = to_record(
+            decision, cell=cell, token=self._token, seq=head.seq + 1, offset=offset
+        )
+        entry = decision_entry(cell, record)
+        position = f"events/{self.partition}@{head.offset}"
+        batch.entries.append(entry)
+        state = self.fold.cells[cell]
+        batch.messages.extend(messages(state, decision, position))
+        self.fold.advance(decision.input.topic, offset, decision.time_us)
+        head.offset += 1
+        self._last_value = entry.value
+        self.counts.decided += 1
+
+    def _no_cell(self, cell: str, given: Input, batch: Batch) -> None:
+        """A cell is made by policy: until then its requests are refused, without a record."""
+        self.counts.unrecorded += 1
+        if given.topic == "requests":
+            batch.again.append(
+                malformed_reply(given.source, given.id, "unknown_cell", f"no cell {cell}")
+            )
+
+    def _again(self, cell: str, given: Input, batch: Batch) -> None:
+        self.counts.answered_again += 1
+        state = self.fold.cells.get(cell)
+        if state is not None and given.topic == "requests":
+            batch.again.extend(answer_again(state, given.key))
+
+    def _put_aside(self, record: Record, refusal: Refusal, batch: Batch) -> None:
+        self.counts.dead_letters += 1
+        batch.dead.append(dead_letter(record, refusal))
+        _log.warning(
+            "record put aside",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            code=refusal.code,
+        )
+        if refusal.source is not None and refusal.id is not None:
+            batch.again.append(
+                malformed_reply(refusal.source, refusal.id, refusal.code, refusal.detail)
+            )
+
+    # -- both --------------------------------------------------------------
+
+    async def take(self, topic: str, records: Sequence[Record]) -> None:
+        """Decide and commit records of one input topic, as a runner hands them over.
+
+        What lies between the position and the first of them is read from the
+        log first: a runner's own offsets are not trusted (DESIGN 2.1). Raises as
+        `commit` does.
+        """
+        if not records:
+            return
+        await self._close_gap(topic, records[0].offset)
+        for start in range(0, len(records), MAX_BATCH):
+            batch = Batch()
+            self.decide(topic, records[start : start + MAX_BATCH], batch)
+            await self.commit(batch)
+
+    async def _close_gap(self, topic: str, offset: int) -> None:
+        name = full_name(self.options.prefix, topic)
+        begin = await self.log.begin(name, self.partition) if self.position[topic] < offset else 0
+        self.position[topic] = max(self.position[topic], begin)
+        while self.position[topic] < offset:
+            limit = min(MAX_BATCH, offset - self.position[topic])
+            missed = await self.log.read(name, self.partition, self.position[topic], limit, 5.0)
+            batch = Batch()
+            self.decide(topic, missed, batch)
+            await self.commit(batch)
+
+    # -- append ------------------------------------------------------------
+
+    async def commit(self, batch: Batch) -> None:
+        """Append the batch's records, check where they went, then send its messages.
+
+        Raise `Fenced` when another writer has taken the partition, and
+        `LogUnavailable` when the outcome is unknown: either way this shard must
+        be dropped and loaded again.
+        """
+        outgoing = await self._outgoing([*batch.messages, *batch.again])
+        if batch.dead:
+            dead = full_name(self.options.prefix, "dead-letters")
+            count = await self._count(dead)
+            for entry in batch.dead:
+                target = partition_of(entry.key, count) if entry.key is not None else 0
+                outgoing.setdefault((dead, target), []).append(entry)
+        if not batch.entries:
+            if outgoing:
+                await self.log.append_all(outgoing)
+            return
+        first = self.fold.head.offset - len(batch.entries)
+        offsets = await self.log.append(self._events, self.partition, batch.entries)
+        if offsets != list(range(first, first + len(batch.entries))):
+            raise Fenced(
+                f"{self._events}/{self.partition}: our records went to {offsets[0]}.."
+                f"{offsets[-1]}, expected {first}..; another writer is there"
+            )
+        if outgoing:
+            await self.log.append_all(outgoing)
+        await self._snapshot_if_due()
+
+    async def _send(self, found: Sequence[Message]) -> None:
+        outgoing = await self._outgoing(found)
+        if outgoing:
+            await self.log.append_all(outgoing)
+
+    async def _outgoing(self, found: Sequence[Message]) -> dict[TopicPartition, list[Entry]]:
+        outgoing: dict[TopicPartition, list[Entry]] = {}
+        for message in found:
+            topic = full_name(self.options.prefix, message[0])
+            entry = message_entry(message)
+            target = partition_of(entry.key or b"", await self._count(topic))
+            outgoing.setdefault((topic, target), []).append(entry)
+        return outgoing
+
+    async def _count(self, topic: str) -> int:
+        count = self._partitions.get(topic)
+        if count is None:
+            count = self._partitions[topic] = await self.log.partitions(topic)
+        return count
+
+    async def _snapshot_if_due(self) -> None:
+        every = self.options.snapshot_every
+        if every and self.fold.head.offset - self._snapshot_at >= every:
+            self.save_snapshot()
+
+    def save_snapshot(self) -> None:
+        """Write a snapshot of the confirmed state; call it only after `commit` or `load`."""
+        if self.snapshots is not None and self.fold.head.offset > self._snapshot_at:
+            self.snapshots.save(self.partition, self.fold, self._last_value)
+            self._snapshot_at = self.fold.head.offset
+
+    def next_due_us(self) -> int | None:
+        """Return when something falls due in any of the partition's cells, or None."""
+        dues = [state.index.deadlines.next_due_us(state) for state in self.fold.cells.values()]
+        return min((due for due in dues if due is not None), default=None)
+
+
+def _answered(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (cell, ``source#id``) of every input or request that a record answers."""
+    if record.get("kind") != "decision":
+        return []
+    cell, given = record["cell"], record["input"]
+    found = [
+        (cell, event["request"])
+        for event in record["events"]
+        if event["type"] in ("request.queued", "lease.granted", "request.ended")
+    ]
+    if record["source"][0] == "requests":
+        found.append((cell, f"{given['source']}#{given['id']}"))
+    return found

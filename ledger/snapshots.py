@@ -1,0 +1,142 @@
+"""Snapshots: a fold at an offset, on disk, to start from. Derived data, never trusted.
+
+A snapshot counts only when its bytes have the digest it names, the log reaches
+at least as far, and the last record it was made from is still the record that
+stands there (a topic made anew begins its offsets again). Any other is set
+aside, renamed and said so, and the next older one is tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+import structlog
+
+from ledger.core.digest import load_fold, save_fold
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ledger.core.fold import Fold
+
+__all__ = ["SetAside", "SnapshotStore", "record_hash"]
+
+_log = structlog.get_logger(__name__)
+_VERSION = 1
+_KEEP = 2
+_NAME = re.compile(r"^(?P<topic>.+)-(?P<partition>[0-9]+)-(?P<offset>[0-9]{20})\.snapshot$")
+
+
+def record_hash(value: bytes | None) -> str:
+    """Return the hash that ties a snapshot to the last record it was made from."""
+    return hashlib.sha256(value or b"").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A snapshot that was not used, and why."""
+
+    path: Path
+    reason: str
+
+
+class SnapshotStore:
+    """Snapshots of one topic's partitions in one folder."""
+
+    def __init__(self, folder: Path, topic: str) -> None:
+        """Use ``folder``, made when the first snapshot is written."""
+        self.folder = folder
+        self.topic = topic
+        self.set_aside: list[SetAside] = []
+
+    def save(self, partition: int, fold: Fold, last_value: bytes | None) -> Path:
+        """Write a snapshot; it gets its final name only when it is whole and on disk."""
+        body = save_fold(fold)
+        header = orjson.dumps(
+            {
+                "v": _VERSION,
+                "topic": self.topic,
+                "partition": partition,
+                "offset": fold.head.offset,
+                "last": record_hash(last_value),
+                "sha256": hashlib.sha256(body).hexdigest(),
+            }
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{self.topic}-{partition}-{fold.head.offset:020d}.snapshot"
+        partial = path.with_suffix(f".partial-{os.getpid()}")
+        with partial.open("wb") as file:
+            file.write(header + b"\n" + body)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+        for old in self._found(partition)[_KEEP:]:
+            old.unlink(missing_ok=True)
+        return path
+
+    async def load(
+        self,
+        partition: int,
+        end: int,
+        value_at: Callable[[int], Awaitable[bytes | None]],
+    ) -> Fold | None:
+        """Return the newest snapshot that the log bears out, or None.
+
+        ``end`` is the log's high watermark; ``value_at`` reads one record's value.
+        """
+        for path in self._found(partition):
+            loaded = self._read(path, partition)
+            if isinstance(loaded, str):
+                self._put_aside(path, loaded)
+                continue
+            fold, last = loaded
+            offset = fold.head.offset
+            if offset > end:
+                self._put_aside(path, f"it is newer than the log: at {offset}, the log ends at {end}")
+            elif offset and record_hash(await value_at(offset - 1)) != last:
+                self._put_aside(path, f"the log has another record at {offset - 1}")
+            else:
+                return fold
+        return None
+
+    def _read(self, path: Path, partition: int) -> tuple[Fold, str] | str:
+        try:
+            head, _, body = path.read_bytes().partition(b"\n")
+            header = orjson.loads(head)
+            if header["v"] != _VERSION:
+                return f"its version is {header['v']}, this code reads {_VERSION}"
+            if (header["topic"], header["partition"]) != (self.topic, partition):
+                return "it is of another partition"
+            if hashlib.sha256(body).hexdigest() != header["sha256"]:
+                return "its bytes do not have the digest it names"
+            fold = load_fold(body)
+            if fold.head.offset != header["offset"]:
+                return "its offset is not the one it names"
+            return fold, header["last"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"it cannot be read: {type(error).__name__}: {error}"
+
+    def _put_aside(self, path: Path, reason: str) -> None:
+        self.set_aside.append(SetAside(path, reason))
+        _log.warning("snapshot set aside", path=str(path), reason=reason)
+        try:
+            path.rename(path.with_suffix(".set-aside"))
+        except OSError as error:
+            _log.warning("snapshot could not be renamed", path=str(path), error=str(error))
+
+    def _found(self, partition: int) -> list[Path]:
+        """Return the partition's snapshots, newest first."""
+        if not self.folder.is_dir():
+            return []
+        found = []
+        for path in self.folder.iterdir():
+            match = _NAME.match(path.name)
+            if match and match["topic"] == self.topic and int(match["partition"]) == partition:
+                found.append((int(match["offset"]), path))
+        return [path for _, path in sorted(found, reverse=True)]
