@@ -17,7 +17,7 @@ import orjson
 from pydantic import ValidationError
 
 from ledger.core.turn import Input
-from ledger.log.port import Entry
+from ledger.log.port import MAX_HEADERS, MAX_RECORD_BYTES, Entry
 from schemas import cloudevents
 from schemas.catalogue import TYPES, adapter, parse_type
 from schemas.strict_json import JsonFault, loads_strict
@@ -25,12 +25,23 @@ from schemas.strict_json import JsonFault, loads_strict
 if TYPE_CHECKING:
     from ledger.log.port import Record
 
-__all__ = ["ERROR_HEADER", "Refusal", "dead_letter", "ingest", "original_headers"]
+__all__ = [
+    "ERROR_HEADER",
+    "Refusal",
+    "dead_letter",
+    "fingerprint",
+    "ingest",
+    "original_headers",
+]
 
 #: Context headers of a dead letter; the suffixes are those of Kafka Streams (KIP-1034).
 ERROR_HEADER = "__gpuledger.errors."
 
 _CELL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+#: Kept free in a dead letter for its reason: names, numbers and a detail of a few hundred bytes.
+_REASON_BYTES = 4096
+
 _KNOWN = frozenset(name for name, _ in TYPES)
 
 
@@ -74,12 +85,12 @@ def ingest(record: Record, topic: str) -> tuple[str, Input] | Refusal:
         record.time_us,
         data,
         plain,
-        _fingerprint(event.type, plain),
+        fingerprint(event.type, plain),
         _claimed_us(event.time_text),
     )
 
 
-def _fingerprint(wire_type: str, plain: dict[str, object]) -> str:
+def fingerprint(wire_type: str, plain: dict[str, object]) -> str:
     """Two inputs are the same when type and content are; blanks and key order do not count."""
     canonical = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
     return blake2b(canonical, digest_size=8, key=wire_type.encode()[:64]).hexdigest()
@@ -89,7 +100,9 @@ def _first_fault(fault: ValidationError) -> str:
     first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(step)[:80] for step in first["loc"])[:200]
     more = fault.error_count() - 1
-    return f"{place or 'the record'}: {first['msg'][:200]}" + (f" (and {more} more)" if more else "")
+    return f"{place or 'the record'}: {first['msg'][:200]}" + (
+        f" (and {more} more)" if more else ""
+    )
 
 
 def _claimed_us(text: str | None) -> int | None:
@@ -103,7 +116,11 @@ def _claimed_us(text: str | None) -> int | None:
 
 
 def dead_letter(record: Record, refusal: Refusal) -> Entry:
-    """Return the record as it was, with the reason beside it in headers."""
+    """Return the record as it was, with the reason beside it in headers.
+
+    A value that leaves no room for the reason is cut short, with its whole
+    length told: the record itself must always find a place.
+    """
     about = {
         "topic": record.topic,
         "partition": str(record.partition),
@@ -112,9 +129,17 @@ def dead_letter(record: Record, refusal: Refusal) -> Entry:
         "code": refusal.code,
         "message": refusal.detail,
     }
+    kept = record.headers[: MAX_HEADERS - len(about) - 1]
+    used = sum(len(name.encode()) + len(value) for name, value in kept)
+    if used > MAX_RECORD_BYTES // 2:
+        kept, used = (), 0
+    value = record.value
+    room = MAX_RECORD_BYTES - used - len(record.key or b"") - _REASON_BYTES
+    if value is not None and len(value) > room:
+        about["whole_length"] = str(len(value))
+        value = value[:room]
     extra = tuple((ERROR_HEADER + name, text.encode()) for name, text in about.items())
-    kept = record.headers[: max(0, 64 - len(extra))]
-    return Entry(record.key, record.value, (*kept, *extra))
+    return Entry(record.key, value, (*kept, *extra))
 
 
 def original_headers(headers: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:

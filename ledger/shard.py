@@ -11,22 +11,29 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import structlog
 
 from ledger.core.decide import CREATES_CELL, Decision, decide, to_record
 from ledger.core.fold import Fold
-from ledger.core.outbox import Message, answer_again, malformed_reply, messages, open_orders
+from ledger.core.outbox import (
+    Message,
+    answer_again,
+    answered,
+    malformed_reply,
+    messages,
+    open_orders,
+)
 from ledger.ingest import Refusal, dead_letter, ingest
 from ledger.log.partition import partition_of
 from ledger.log.port import Entry, TopicPartition
 from ledger.wire import INPUTS, claim_entry, decision_entry, full_name, message_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ledger.core.turn import Input
     from ledger.log.port import Log, Record
@@ -41,7 +48,7 @@ _READ = 5000
 MAX_BATCH = 1000
 
 
-class Fenced(Exception):  # noqa: N818 - what DESIGN 2.1 calls it
+class Fenced(Exception):
     """Another writer has claimed the partition: this one answers nothing and drops its state."""
 
 
@@ -63,16 +70,39 @@ class ShardCounts:
     unrecorded: int = 0
     dead_letters: int = 0
     answered_again: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
 class Batch:
-    """What a run of inputs leads to: records to append, then messages to send."""
+    """What a run of inputs leads to: records to append, then messages to send.
+
+    ``dead`` and ``refused`` (their answers) depend on no state and go first.
+    ``again`` are answers that leave no record. Once a later input's record is
+    in the log, no load looks at theirs again, so they must be out by then:
+    ``cuts`` holds how many entries, messages and answers go before each such record.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     dead: list[Entry] = field(default_factory=list)
+    refused: list[Message] = field(default_factory=list)
     again: list[Message] = field(default_factory=list)
+    cuts: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def cut(self) -> None:
+        """Let the answers so far go out before what is added from here on."""
+        done = self.cuts[-1][2] if self.cuts else 0
+        if len(self.again) > done:
+            self.cuts.append((len(self.entries), len(self.messages), len(self.again)))
+
+    def pieces(self) -> Iterator[tuple[int, list[Entry], list[Message]]]:
+        """Yield what goes out together: the index of its first record, records, messages."""
+        entries = messages = again = 0
+        for end in [*self.cuts, (len(self.entries), len(self.messages), len(self.again))]:
+            said = [*self.messages[messages : end[1]], *self.again[again : end[2]]]
+            yield entries, self.entries[entries : end[0]], said
+            entries, messages, again = end
 
 
 class Shard:
@@ -109,14 +139,15 @@ class Shard:
             self._token, self.options.worker, socket.gethostname(), self.options.generation
         )
         (claimed,) = await self.log.append(self._events, self.partition, [entry])
-        self.fold = await self._snapshot(claimed) or Fold()
+        self.fold = (await self._snapshot(claimed) or Fold()).reading()
         self._snapshot_at = self.fold.head.offset
         self._last_value = None
-        await self._read_to(claimed + 1)
+        recent = await self._read_to(claimed + 1)
+        self.fold.ready()
         for topic in INPUTS:
             self.position[topic] = self.fold.head.sources.get(topic, -1) + 1
         found = [one for state in self.fold.cells.values() for one in open_orders(state)]
-        await self._send(found + await self._last_answers(claimed))
+        await self._send(found + self._last_answers(recent))
         _log.info(
             "partition claimed",
             partition=self.partition,
@@ -135,36 +166,31 @@ class Shard:
 
         return await self.snapshots.load(self.partition, end, value_at)
 
-    async def _read_to(self, end: int) -> None:
-        """Fold the log up to (not including) offset ``end``."""
+    async def _read_to(self, end: int) -> Iterable[dict[str, Any]]:
+        """Fold the log up to (not including) offset ``end``; return the last decisions."""
+        recent: deque[dict[str, Any]] = deque(maxlen=MAX_BATCH)
         head = self.fold.head
         while head.offset < end:
             records = await self.log.read(
                 self._events, self.partition, head.offset, min(_READ, end - head.offset), 5.0
             )
             for record in records:
-                self.fold.apply(record.offset, record.value)
+                verdict, data = self.fold.apply(record.offset, record.value)
                 self._last_value = record.value
+                if verdict == "effective":
+                    recent.append(data)
+        return recent
 
-    async def _last_answers(self, end: int) -> list[Message]:
+    def _last_answers(self, recent: Iterable[dict[str, Any]]) -> list[Message]:
         """Answer the last batch before the claim again: whoever wrote it may not have.
 
         A batch is appended only after the messages of the one before were sent,
-        so no older answer can be missing.
+        and a snapshot is made only after all messages were, so no older answer
+        can be missing. Effective decisions are counted, not offsets: claims and
+        void records may lie between them.
         """
-        keys: dict[tuple[str, str], None] = {}
-        start = max(end - MAX_BATCH, await self.log.begin(self._events, self.partition))
-        while start < end:
-            records = await self.log.read(self._events, self.partition, start, end - start, 5.0)
-            for record in records:
-                keys.update(dict.fromkeys(_answered(orjson.loads(record.value or b"{}"))))
-                start = record.offset + 1
-        return [
-            one
-            for cell, key in keys
-            if cell in self.fold.cells
-            for one in answer_again(self.fold.cells[cell], key)
-        ]
+        keys = dict.fromkeys(key for record in recent for key in answered(record))
+        return [one for cell, key in keys for one in answer_again(self.fold.cells[cell], key)]
 
     # -- decide ------------------------------------------------------------
 
@@ -198,20 +224,22 @@ class Shard:
                 return
             state = self.fold.cell(cell)
         decision = decide(state, given)
+        self.counts.codes[decision.code] += 1
         if not decision.recorded:
             self.counts.unrecorded += 1
             if decision.code == "duplicate":
                 batch.again.extend(answer_again(state, given.key))
+            else:
+                batch.again.extend(messages(state, decision, None))
             return
         self._record(cell, decision, offset, batch)
 
     def _record(self, cell: str, decision: Decision, offset: int, batch: Batch) -> None:
         head = self.fold.head
-        record = to_record(
-            decision, cell=cell, token=self._token, seq=head.seq + 1, offset=offset
-        )
+        record = to_record(decision, cell=cell, token=self._token, seq=head.seq + 1, offset=offset)
         entry = decision_entry(cell, record)
         position = f"events/{self.partition}@{head.offset}"
+        batch.cut()
         batch.entries.append(entry)
         state = self.fold.cells[cell]
         batch.messages.extend(messages(state, decision, position))
@@ -223,6 +251,7 @@ class Shard:
     def _no_cell(self, cell: str, given: Input, batch: Batch) -> None:
         """A cell is made by policy: until then its requests are refused, without a record."""
         self.counts.unrecorded += 1
+        self.counts.codes["unknown_cell"] += 1
         if given.topic == "requests":
             batch.again.append(
                 malformed_reply(given.source, given.id, "unknown_cell", f"no cell {cell}")
@@ -245,7 +274,7 @@ class Shard:
             code=refusal.code,
         )
         if refusal.source is not None and refusal.id is not None:
-            batch.again.append(
+            batch.refused.append(
                 malformed_reply(refusal.source, refusal.id, refusal.code, refusal.detail)
             )
 
@@ -286,27 +315,44 @@ class Shard:
         `LogUnavailable` when the outcome is unknown: either way this shard must
         be dropped and loaded again.
         """
-        outgoing = await self._outgoing([*batch.messages, *batch.again])
+        await self._send_refused(batch)
+        first = self.fold.head.offset - len(batch.entries)
+        for index, entries, said in batch.pieces():
+            await self._append(first + index, entries, said)
+            await self._send(said)
+        self._snapshot_if_due()
+
+    async def _append(self, first: int, entries: Sequence[Entry], said: Sequence[Message]) -> None:
+        """Append records that belong at offset ``first``, or see that nobody else wrote there.
+
+        Answers without a record need the second: the state that they speak of
+        must still be the ledger's.
+        """
+        if entries:
+            offsets = await self.log.append(self._events, self.partition, entries)
+            found, last = offsets[0], offsets[-1]
+            contiguous = offsets == list(range(first, first + len(entries)))
+        elif said:
+            found = last = await self.log.end(self._events, self.partition)
+            contiguous = found == first
+        else:
+            return
+        if not contiguous:
+            raise Fenced(
+                f"{self._events}/{self.partition}: our records went to {found}..{last},"
+                f" expected {first}..; another writer is there"
+            )
+
+    async def _send_refused(self, batch: Batch) -> None:
+        """Put the malformed aside. Before the records: a load does not see these inputs again."""
+        outgoing = await self._outgoing(batch.refused)
         if batch.dead:
             dead = full_name(self.options.prefix, "dead-letters")
             count = await self._count(dead)
             for entry in batch.dead:
-                target = partition_of(entry.key, count) if entry.key is not None else 0
-                outgoing.setdefault((dead, target), []).append(entry)
-        if not batch.entries:
-            if outgoing:
-                await self.log.append_all(outgoing)
-            return
-        first = self.fold.head.offset - len(batch.entries)
-        offsets = await self.log.append(self._events, self.partition, batch.entries)
-        if offsets != list(range(first, first + len(batch.entries))):
-            raise Fenced(
-                f"{self._events}/{self.partition}: our records went to {offsets[0]}.."
-                f"{offsets[-1]}, expected {first}..; another writer is there"
-            )
+                outgoing.setdefault((dead, partition_of(entry.key, count)), []).append(entry)
         if outgoing:
             await self.log.append_all(outgoing)
-        await self._snapshot_if_due()
 
     async def _send(self, found: Sequence[Message]) -> None:
         outgoing = await self._outgoing(found)
@@ -328,33 +374,25 @@ class Shard:
             count = self._partitions[topic] = await self.log.partitions(topic)
         return count
 
-    async def _snapshot_if_due(self) -> None:
+    def _snapshot_if_due(self) -> None:
         every = self.options.snapshot_every
         if every and self.fold.head.offset - self._snapshot_at >= every:
             self.save_snapshot()
 
     def save_snapshot(self) -> None:
-        """Write a snapshot of the confirmed state; call it only after `commit` or `load`."""
+        """Write a snapshot of the confirmed state; call it only after `commit` or `load`.
+
+        It says as well that every answer up to it is out: a load from it gives no older one again.
+        """
         if self.snapshots is not None and self.fold.head.offset > self._snapshot_at:
-            self.snapshots.save(self.partition, self.fold, self._last_value)
             self._snapshot_at = self.fold.head.offset
+            try:
+                self.snapshots.save(self.partition, self.fold, self._last_value)
+            except OSError as error:
+                # Derived data: a full disk makes the next load longer, and stops nobody.
+                _log.warning("no snapshot", partition=self.partition, error=str(error))
 
     def next_due_us(self) -> int | None:
         """Return when something falls due in any of the partition's cells, or None."""
         dues = [state.index.deadlines.next_due_us(state) for state in self.fold.cells.values()]
         return min((due for due in dues if due is not None), default=None)
-
-
-def _answered(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return (cell, ``source#id``) of every input or request that a record answers."""
-    if record.get("kind") != "decision":
-        return []
-    cell, given = record["cell"], record["input"]
-    found = [
-        (cell, event["request"])
-        for event in record["events"]
-        if event["type"] in ("request.queued", "lease.granted", "request.ended")
-    ]
-    if record["source"][0] == "requests":
-        found.append((cell, f"{given['source']}#{given['id']}"))
-    return found

@@ -98,7 +98,9 @@ class SnapshotStore:
             fold, last = loaded
             offset = fold.head.offset
             if offset > end:
-                self._put_aside(path, f"it is newer than the log: at {offset}, the log ends at {end}")
+                self._put_aside(
+                    path, f"it is newer than the log: at {offset}, the log ends at {end}"
+                )
             elif offset and record_hash(await value_at(offset - 1)) != last:
                 self._put_aside(path, f"the log has another record at {offset - 1}")
             else:

@@ -1,0 +1,1 @@
+"""Workers: what feeds the ledger its inputs, on Kafka or on one machine."""

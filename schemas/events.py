@@ -161,7 +161,7 @@ class Need(Model):
 
     mode: Literal["whole", "mig", "share"]
     pool: Name | None = None
-    labels: dict[Name, Text] = {}
+    labels: dict[Name, Text] = Field(default_factory=dict)
     models: tuple[Text, ...] = ()
     count: Count = 1
     nodes: Count = 1
@@ -178,17 +178,17 @@ class RequestReceived(Model):
     type: Literal["request.received"]
     request: Reference
     tenant: Name
-    project: Name | None
+    project: Name | None = None
     queue: Name
     task: Name
     task_type: Text
     need: Need
-    priority: int
-    preemptible: bool
-    wait_due_us: TimeUs | None
-    max_run_us: TimeUs | None
-    expected_run_us: TimeUs | None
-    retries: Count
+    priority: int = 0
+    preemptible: bool = False
+    wait_due_us: TimeUs | None = None
+    max_run_us: TimeUs | None = None
+    expected_run_us: TimeUs | None = None
+    retries: Count = 0
 
 
 class RequestRejected(Model):
@@ -234,7 +234,7 @@ class LeaseGranted(Model):
     request: Reference
     attempt: Count
     charge_milli: Milli
-    due_us: TimeUs | None
+    due_us: TimeUs | None = None
     parts: tuple[LeasePart, ...]
     why: Numbers
 
@@ -296,7 +296,7 @@ class OrderClosed(Model):
     order: Reference
     reason: Text = ""
     took_us: TimeUs | None = None
-    evidence: Evidence = {}
+    evidence: Evidence = Field(default_factory=dict)
 
 
 class AlarmRaised(Model):

@@ -70,7 +70,7 @@ class Reply(Model):
     ]
     final: bool
     code: CodeName
-    numbers: Numbers = {}
+    numbers: Numbers = Field(default_factory=dict)
     lease: Reference | None = None
     attempt: Count | None = None
     parts: tuple[ReplyPart, ...] = ()

@@ -97,7 +97,7 @@ class DeviceHealth(NodeFact):
     device: Reference
     health: Health
     reason: Text = ""
-    evidence: Evidence = {}
+    evidence: Evidence = Field(default_factory=dict)
 
 
 class TaskStarted(NodeFact):
@@ -120,7 +120,7 @@ class OrderDone(NodeFact):
 
     order: Reference
     took_us: TimeUs | None = None
-    evidence: Evidence = {}
+    evidence: Evidence = Field(default_factory=dict)
 
 
 class OrderFailed(NodeFact):
@@ -128,7 +128,7 @@ class OrderFailed(NodeFact):
 
     order: Reference
     reason: Text
-    evidence: Evidence = {}
+    evidence: Evidence = Field(default_factory=dict)
 
 
 class Tick(Model):

@@ -45,7 +45,7 @@ class Outcome(Model):
     """The code, the numbers that were compared, and the reason code of a wait."""
 
     code: CodeName
-    numbers: Numbers = {}
+    numbers: Numbers = Field(default_factory=dict)
 
 
 class Decision(Model):

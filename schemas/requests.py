@@ -47,7 +47,7 @@ class Where(Model):
     """
 
     pool: Name | None = None
-    labels: Labels = {}
+    labels: Labels = Field(default_factory=dict)
     models: Models = ()
 
 
@@ -114,7 +114,7 @@ class RequestSubmit(Model):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     preemptible: bool = False
     max_wait_s: Seconds | None = None
-    max_run_s: Seconds | None = None
+    max_run_s: Annotated[int, Field(ge=1, le=10_000_000_000)] | None = None
     expected_run_s: Seconds | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 0
 
@@ -154,7 +154,7 @@ class PoolApply(Policy):
     """
 
     pool: Name
-    labels: Labels = {}
+    labels: Labels = Field(default_factory=dict)
     silent_grace_s: Seconds = 60
     order_timeout_s: Seconds = 300
 

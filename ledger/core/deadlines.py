@@ -76,6 +76,10 @@ class Deadlines:
             heappop(heap)
         return None
 
+    def standing(self, state: State) -> list[Deadline]:
+        """Return every deadline that still stands, earliest first."""
+        return sorted({one for one in self._heap if due_time(state, one[1], one[2]) == one[0]})
+
     def rebuild(self, state: State) -> None:
         """Make the heap from the state alone."""
         named = (

@@ -61,14 +61,7 @@ def decide(state: State, given: Input) -> Decision:
     run_pass(turn)
     recorded = bool(turn.events) or code not in _SILENT
     if recorded:
-        settle(
-            state,
-            time_us=turn.now_us,
-            topic=given.topic,
-            key=given.key,
-            fingerprint=given.fingerprint,
-            code=code,
-        )
+        settle(state, turn.now_us, given.topic, given.key, given.fingerprint, code)
     return Decision(given, turn.now_us, code, numbers, turn.events, recorded)
 
 

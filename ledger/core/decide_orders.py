@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.core.decide_requests import lease_past
 
@@ -109,14 +109,12 @@ def _done(turn: Turn, given: Input) -> Answer:
         turn.end_part(lease, order.node, "stopped", took_us=fact.took_us)
         turn.end_if_over(lease, "cancelled")
         return "observed", {}
-    turn.emit(
-        {
-            "type": "order.done",
-            "order": order.id,
-            "took_us": fact.took_us,
-            "evidence": dict(fact.evidence),
-        }
-    )
+    event: dict[str, Any] = {"type": "order.done", "order": order.id}
+    if fact.took_us is not None:
+        event["took_us"] = fact.took_us
+    if fact.evidence:
+        event["evidence"] = dict(fact.evidence)
+    turn.emit(event)
     return "observed", {}
 
 

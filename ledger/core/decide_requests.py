@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.core.placement import Placement, charge_of
 from ledger.core.schedule import examine, grant, reason_to_wait
@@ -101,24 +101,28 @@ def _receive(turn: Turn, given: Input, need: Need) -> None:
         for limit in (_us(asked.max_wait_s), queue.max_wait_us)
         if limit is not None
     ]
-    turn.emit(
-        {
-            "type": "request.received",
-            "request": given.key,
-            "tenant": asked.tenant,
-            "project": asked.project,
-            "queue": asked.queue,
-            "task": asked.task.id,
-            "task_type": asked.task.type,
-            "need": need_to_plain(need),
-            "priority": asked.priority,
-            "preemptible": asked.preemptible,
-            "wait_due_us": turn.now_us + min(waits) if waits else None,
-            "max_run_us": _us(asked.max_run_s),
-            "expected_run_us": _us(asked.expected_run_s),
-            "retries": asked.retries,
-        }
-    )
+    event: dict[str, Any] = {
+        "type": "request.received",
+        "request": given.key,
+        "tenant": asked.tenant,
+        "queue": asked.queue,
+        "task": asked.task.id,
+        "task_type": asked.task.type,
+        "need": need_to_plain(need),
+    }
+    # What stands at its default is left out: a ledger keeps these bytes for ever.
+    for name, value in (
+        ("project", asked.project),
+        ("priority", asked.priority),
+        ("preemptible", asked.preemptible),
+        ("wait_due_us", turn.now_us + min(waits) if waits else None),
+        ("max_run_us", _us(asked.max_run_s)),
+        ("expected_run_us", _us(asked.expected_run_s)),
+        ("retries", asked.retries),
+    ):
+        if value:
+            event[name] = value
+    turn.emit(event)
 
 
 def _us(seconds: int | None) -> int | None:

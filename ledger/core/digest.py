@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ledger.core.fold import Fold, Head
-from ledger.core.index import Index, rebuild
+from ledger.core.index import Unindexed
 from ledger.core.state import (
     Device,
     Hold,
@@ -92,9 +92,12 @@ def save_fold(fold: Fold) -> bytes:
 
 
 def load_fold(data: bytes) -> Fold:
-    """Return the fold that `save_fold` wrote; raise ValueError or KeyError when it is none."""
+    """Return the fold that `save_fold` wrote, not `ready` yet.
+
+    Raise ValueError, TypeError or KeyError when it is none.
+    """
     head, *cells = data.split(b"\n")
-    fold = Fold(Head(**orjson.loads(head)))
+    fold = Fold(Head(**orjson.loads(head)), indexed=False)
     for one in cells:
         state = _load_state(orjson.loads(one))
         fold.cells[state.cell] = state
@@ -102,7 +105,7 @@ def load_fold(data: bytes) -> Fold:
 
 
 def _load_state(plain: dict[str, Any]) -> State:
-    state = State(plain["cell"], Index())
+    state = State(plain["cell"], Unindexed())
     for name in _PLAIN:
         setattr(state, name, plain[name])
     for name, kind in _TABLES.items():
@@ -113,5 +116,4 @@ def _load_state(plain: dict[str, Any]) -> State:
         lease.parts = {key: Part(**one) for key, one in lease.parts.items()}  # type: ignore[arg-type]
     for request in state.requests.values():
         request.need = need_from_plain(request.need)  # type: ignore[arg-type]
-    rebuild(state)
     return state

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.core.evolve_demand import DEMAND, RuleBroken
 from ledger.core.evolve_supply import SUPPLY
-from ledger.core.index import Index
+from ledger.core.index import Index, Unindexed
 from ledger.core.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["REMEMBER_US", "RuleBroken", "empty", "evolve", "settle"]
+__all__ = ["HANDLERS", "REMEMBER_US", "RuleBroken", "empty", "evolve", "settle"]
 
 #: How long an ended request or another input's id is remembered: the window in
 #: which the same id gets the same answer. It must exceed the retention of the
@@ -25,12 +25,17 @@ __all__ = ["REMEMBER_US", "RuleBroken", "empty", "evolve", "settle"]
 REMEMBER_US = 32 * 86_400 * 1_000_000
 _SWEEP_US = 86_400 * 1_000_000
 
-_HANDLERS: dict[str, Callable[[State, dict[str, Any], int], None]] = SUPPLY | DEMAND
+#: Event type -> what it does to the state.
+HANDLERS: dict[str, Callable[[State, dict[str, Any], int], None]] = SUPPLY | DEMAND
 
 
-def empty(cell: str) -> State:
-    """Return the state of a cell that nothing has happened in."""
-    return State(cell, Index())
+def empty(cell: str, *, indexed: bool = True) -> State:
+    """Return the state of a cell that nothing has happened in.
+
+    ``indexed`` False is for reading a log: nothing can be decided on it before
+    `ledger.core.index.rebuild`.
+    """
+    return State(cell, Index() if indexed else Unindexed())
 
 
 def evolve(state: State, event: dict[str, Any], now_us: int) -> None:
@@ -39,11 +44,11 @@ def evolve(state: State, event: dict[str, Any], now_us: int) -> None:
     Raise `RuleBroken` or `IllegalTransition` when the event cannot be; the
     state must then be thrown away.
     """
-    _HANDLERS[event["type"]](state, event, now_us)
+    HANDLERS[event["type"]](state, event, now_us)
 
 
-def settle(
-    state: State, *, time_us: int, topic: str, key: str, fingerprint: str, code: str
+def settle(  # noqa: PLR0913 - called once a record: names cost
+    state: State, time_us: int, topic: str, key: str, fingerprint: str, code: str
 ) -> None:
     """Close a decision: its time is the cell's clock, its id is remembered.
 

@@ -49,23 +49,24 @@ def _request_received(state: State, event: Event, now: int) -> None:
     if name in state.requests:
         raise RuleBroken("L1", f"request {name} is received a second time")
     state.arrivals += 1
+    get = event.get
     state.requests[name] = Request(
         name,
         "",
         event["tenant"],
-        event["project"],
+        get("project"),
         event["queue"],
         event["task"],
         event["task_type"],
         need_from_plain(event["need"]),
-        event["priority"],
-        event["preemptible"],
+        get("priority", 0),
+        get("preemptible", False),
         now,
         state.arrivals,
-        event["wait_due_us"],
-        event["max_run_us"],
-        event["expected_run_us"],
-        event["retries"],
+        get("wait_due_us"),
+        get("max_run_us"),
+        get("expected_run_us"),
+        get("retries", 0),
     )
 
 
@@ -86,8 +87,7 @@ def _request_queued(state: State, event: Event, _now: int) -> None:
         if request.retries < 0:
             raise RuleBroken("A5", f"request {request.id} is queued again with no retry left")
         request.wait_due_us = None
-    state.index.waiting.add(request, state.index.matches(state, request.need))
-    state.index.deadlines.push(state, request.wait_due_us, "wait", request.id)
+    state.index.queued(state, request)
 
 
 def _request_ended(state: State, event: Event, now: int) -> None:
@@ -96,8 +96,7 @@ def _request_ended(state: State, event: Event, now: int) -> None:
     if request.lease is not None and request.lease in state.leases:
         raise RuleBroken("A5", f"request {request.id} ends while lease {request.lease} lasts")
     if request.state == "queued":
-        state.index.waiting.discard(request)
-        state.index.loosened_queues.add(request.queue)
+        state.index.unqueued(request)
     state.seen.pop(request.id, None)
     state.seen[request.id] = [request.fp, request.code, now, event["how"], request.attempt]
 
@@ -113,12 +112,11 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
             f" + {charge} of {tenant.nominal_milli}",
         )
     if request.state == "queued":
-        state.index.waiting.discard(request)
-        state.index.loosened_queues.add(request.queue)
+        state.index.unqueued(request)
     request.state = step("request", request.id, request.state, "granted")
     name = event["lease"]
     lease = Lease(
-        name, request.id, request.tenant, charge, now, event["due_us"],
+        name, request.id, request.tenant, charge, now, event.get("due_us"),
         {part["node"]: Part(part["node"], part["units"]) for part in event["parts"]},
     )  # fmt: skip
     for part in lease.parts.values():
@@ -129,7 +127,7 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
     request.answered = True
     tenant.held_milli += charge
     state.leases[name] = lease
-    state.index.deadlines.push(state, lease.due_us, "run", name)
+    state.index.due(state, lease.due_us, "run", name)
 
 
 def _take(state: State, request: Request, lease: Lease, part: Part) -> None:
@@ -159,6 +157,7 @@ def _take_beside(node: Node, request: Request) -> None:
 
 
 def _take_device(node: Node, device: Device, lease: Lease, hold: Hold) -> None:
+    old = device_state(device)
     if device.node != node.name or not usable(node, device):
         raise RuleBroken("A6", f"lease {lease.id} takes {device.uuid}, which is not usable")
     if device.mig_enabled:
@@ -169,8 +168,11 @@ def _take_device(node: Node, device: Device, lease: Lease, hold: Hold) -> None:
             f"lease {lease.id} takes {hold.milli} milli and {hold.mib} MiB of {device.uuid},"
             f" which has {free_milli(device)} and {free_memory(device)}",
         )
-    old = device_state(device)
     device.holds[lease.id] = hold
+    _stepped(device, old)
+
+
+def _stepped(device: Device, old: str) -> None:
     new = device_state(device)
     if new != old:
         step("device", device.uuid, old, new)
@@ -246,9 +248,7 @@ def _let_go(state: State, request: Request, lease: Lease, part: Part) -> None:
             device = state.devices[unit]
             old = device_state(device)
             device.holds[lease.id].cleaning = True
-            new = device_state(device)
-            if new != old:
-                step("device", unit, old, new)
+            _stepped(device, old)
 
 
 def _order_issued(state: State, event: Event, _now: int) -> None:
@@ -260,7 +260,7 @@ def _order_issued(state: State, event: Event, _now: int) -> None:
     if event["kind"] == "stop":
         state.leases[event["lease"]].parts[event["node"]].stop_order = name
     state.next_id += 1
-    state.index.deadlines.push(state, event["due_us"], "order", name)
+    state.index.due(state, event["due_us"], "order", name)
 
 
 def _order_closed(state: State, event: Event, _now: int) -> None:
@@ -293,9 +293,7 @@ def _free_units(state: State, order: Order) -> None:
             old = device_state(device)
             if device.holds.pop(order.lease, None) is None:
                 continue
-            new = device_state(device)
-            if new != old:
-                step("device", unit, old, new)
+            _stepped(device, old)
         else:
             continue
         touched.setdefault(device.node, []).append(device.uuid)

@@ -106,7 +106,7 @@ def _push_silence(state: State, node: Node) -> None:
     pool = state.pools.get(node.pool)
     if pool is not None and node.silent_since_us is not None:
         due = node.silent_since_us + pool.silent_grace_us
-        state.index.deadlines.push(state, due, "node", node.name)
+        state.index.due(state, due, "node", node.name)
 
 
 def _device_discovered(state: State, event: Event, _now: int) -> None:

@@ -9,12 +9,14 @@ it is *void*: kept and counted, without effect, for every reader alike.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from ledger.core.evolve import RuleBroken, empty, evolve, settle
+from ledger.core.evolve import HANDLERS, RuleBroken, empty, settle
+from ledger.core.index import Unindexed, rebuild
 from ledger.core.lifecycles import IllegalTransition
+from schemas.records import RECORD_VERSION
 from schemas.upcast import UnknownVersion, upcast
 
 if TYPE_CHECKING:
@@ -53,16 +55,36 @@ class Head:
 
 @dataclass(slots=True)
 class Fold:
-    """One partition of the ledger: its head and its cells."""
+    """One partition of the ledger: its head and its cells.
+
+    A fold that only reads keeps no index (`reading`), which halves its work;
+    `ready` makes the indexes, and from then on they are kept.
+    """
 
     head: Head = field(default_factory=Head)
     cells: dict[str, State] = field(default_factory=dict)
+    indexed: bool = True
+
+    def reading(self) -> Self:
+        """Stop keeping indexes, until `ready`."""
+        self.indexed = False
+        for state in self.cells.values():
+            state.index = Unindexed()
+        return self
+
+    def ready(self) -> Self:
+        """Make the indexes, so that decisions can be made."""
+        if not self.indexed:
+            self.indexed = True
+            for state in self.cells.values():
+                rebuild(state)
+        return self
 
     def cell(self, name: str) -> State:
         """Return the cell's state, empty when nothing has happened in it."""
         found = self.cells.get(name)
         if found is None:
-            found = self.cells[name] = empty(name)
+            found = self.cells[name] = empty(name, indexed=self.indexed)
         return found
 
     def apply(self, offset: int, value: bytes | None) -> tuple[str, dict[str, Any]]:
@@ -70,68 +92,46 @@ class Fold:
 
         Raise `LogDamaged`; the fold must then be thrown away.
         """
-        if offset != self.head.offset:
-            raise LogDamaged(
-                self.head.offset,
-                "gap",
-                f"the next record should be {self.head.offset}, it is {offset}",
-            )
-        record = self._read(offset, value)
-        verdict = self._judge(offset, record)
-        self.head.offset = offset + 1
-        return verdict, record
-
-    def _read(self, offset: int, value: bytes | None) -> dict[str, Any]:
-        if not value:
-            raise LogDamaged(offset, "empty_value", "a record of the ledger carries no data")
-        try:
-            record = orjson.loads(value)
-            if not isinstance(record, dict):
-                raise LogDamaged(offset, "not_an_object", "the record is no JSON object")
-            return record if record.get("v") == 1 else upcast(record)
-        except orjson.JSONDecodeError as error:
-            raise LogDamaged(offset, "not_json", str(error)) from error
-        except UnknownVersion as error:
-            raise LogDamaged(offset, "unknown_version", str(error)) from error
-
-    def _judge(self, offset: int, record: dict[str, Any]) -> str:
         head = self.head
+        if offset != head.offset:
+            raise LogDamaged(
+                head.offset, "gap", f"the next record should be {head.offset}, it is {offset}"
+            )
+        record = _read(offset, value)
         try:
-            if record["kind"] == "decision":
-                topic, source = record["source"]
-                if (
-                    record["token"] != head.token
-                    or record["seq"] != head.seq + 1
-                    or source <= head.sources.get(topic, -1)
-                ):
-                    head.void += 1
-                    return "void"
-                self._decision(record, topic)
-                self.advance(topic, source, record["time_us"])
-                return "effective"
-            if record["kind"] == "claim":
+            kind = record["kind"]
+            if kind == "decision":
+                verdict = self._decision(record)
+            elif kind == "claim":
                 head.token = record["token"]
                 head.claims += 1
-                return "claim"
+                verdict = "claim"
+            else:
+                raise LogDamaged(offset, "unknown_type", f"kind {kind!r}")
         except (KeyError, TypeError, ValueError) as error:
-            code = _code(error)
-            raise LogDamaged(offset, code, _detail(error)) from error
-        raise LogDamaged(offset, "unknown_type", f"kind {record['kind']!r}")
+            raise LogDamaged(offset, _code(error), _detail(error)) from error
+        head.offset = offset + 1
+        return verdict, record
 
-    def _decision(self, record: dict[str, Any], topic: str) -> None:
-        state = self.cell(record["cell"])
+    def _decision(self, record: dict[str, Any]) -> str:
+        head = self.head
+        topic, source = record["source"]
+        if (
+            record["token"] != head.token
+            or record["seq"] != head.seq + 1
+            or source <= head.sources.get(topic, -1)
+        ):
+            head.void += 1
+            return "void"
+        state = self.cells.get(record["cell"]) or self.cell(record["cell"])
         now_us = record["time_us"]
         for event in record["events"]:
-            evolve(state, event, now_us)
+            HANDLERS[event["type"]](state, event, now_us)
         given = record["input"]
-        settle(
-            state,
-            time_us=now_us,
-            topic=topic,
-            key=f"{given['source']}#{given['id']}",
-            fingerprint=given["fp"],
-            code=record["outcome"]["code"],
-        )
+        key = f"{given['source']}#{given['id']}"
+        settle(state, now_us, topic, key, given["fp"], record["outcome"]["code"])
+        self.advance(topic, source, now_us)
+        return "effective"
 
     def advance(self, topic: str, source: int, time_us: int) -> None:
         """Count an effective decision: also called by the one who has just decided it."""
@@ -139,7 +139,22 @@ class Fold:
         head.seq += 1
         head.sources[topic] = source
         head.decisions += 1
-        head.time_us = max(head.time_us, time_us)
+        if time_us > head.time_us:
+            head.time_us = time_us
+
+
+def _read(offset: int, value: bytes | None) -> dict[str, Any]:
+    if not value:
+        raise LogDamaged(offset, "empty_value", "a record of the ledger carries no data")
+    try:
+        record = orjson.loads(value)
+        if not isinstance(record, dict):
+            raise LogDamaged(offset, "not_an_object", "the record is no JSON object")
+        return record if record.get("v") == RECORD_VERSION else upcast(record)
+    except orjson.JSONDecodeError as error:
+        raise LogDamaged(offset, "not_json", str(error)) from error
+    except UnknownVersion as error:
+        raise LogDamaged(offset, "unknown_version", str(error)) from error
 
 
 def _code(error: Exception) -> str:

@@ -21,9 +21,9 @@ from ledger.core.waiting import Waiting
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ledger.core.state import Device, Need, Node, Slice, State
+    from ledger.core.state import Device, Need, Node, Request, Slice, State
 
-__all__ = ["Cards", "ClassKey", "Index", "Slices", "rebuild", "usable"]
+__all__ = ["Cards", "ClassKey", "Index", "Slices", "Unindexed", "rebuild", "usable"]
 
 #: (pool, model, memory_mib, profile); the profile is empty for whole cards and shares.
 ClassKey = tuple[str, str, int, str]
@@ -65,9 +65,19 @@ class Cards:
             self.free.pop(node, None)
             return
         self.free[node] = free
-        while len(self.buckets) <= len(free):
+        self._enter(node, len(free))
+
+    def resize(self, node: str, before: int) -> None:
+        """Follow a change of the node's free devices, of which there were ``before``."""
+        count = len(self.free[node])
+        if count != before:
+            _discard(self.buckets[before], node)
+            self._enter(node, count)
+
+    def _enter(self, node: str, count: int) -> None:
+        while len(self.buckets) <= count:
             self.buckets.append([])
-        insort(self.buckets[len(free)], node)
+        insort(self.buckets[count], node)
 
     def set_room(self, uuid: str, room: int | None) -> None:
         """Set a shared device's free thousandths; None takes it out."""
@@ -97,6 +107,12 @@ class Slices:
         #: (node, device, start, slice id), sorted: neighbours fill up first.
         self.free: list[tuple[str, str, int, str]] = []
         self.where: dict[str, tuple[str, str, int, str]] = {}
+
+    def take_out(self, name: str) -> None:
+        """Take a slice out, if it is in."""
+        place = self.where.pop(name, None)
+        if place is not None:
+            _discard(self.free, place)
 
 
 class Index:
@@ -129,9 +145,12 @@ class Index:
 
     def settle(self) -> None:
         """Forget what has been loosened: a pass has looked at it, or the record did."""
-        self.freed.clear()
-        self.relieved.clear()
-        self.loosened_queues.clear()
+        if self.freed:
+            self.freed.clear()
+        if self.relieved:
+            self.relieved.clear()
+        if self.loosened_queues:
+            self.loosened_queues.clear()
 
     # -- classes ---------------------------------------------------------
 
@@ -185,42 +204,76 @@ class Index:
 
     # -- following the state ---------------------------------------------
 
+    def queued(self, state: State, request: Request) -> None:
+        """Put a request in line, with its longest wait."""
+        self.waiting.add(request, self.matches(state, request.need))
+        self.deadlines.push(state, request.wait_due_us, "wait", request.id)
+
+    def unqueued(self, request: Request) -> None:
+        """Take a request out of the line: those behind it in a strict queue may go."""
+        self.waiting.discard(request)
+        self.loosened_queues.add(request.queue)
+
+    def due(self, state: State, due_us: int | None, kind: str, name: str) -> None:
+        """Remember that something falls due."""
+        self.deadlines.push(state, due_us, kind, name)
+
     def refresh_node(self, state: State, node: Node) -> None:
         """Bring everything on the node up to date, after its own state changed."""
-        for name, cards in self.cards.items():
-            if node.name in cards.free and name[0] != node.pool:
-                cards.move(node.name, None)
+        self._leave_other_pools(state, node)
         self.refresh(state, node, node.devices)
+
+    def _leave_other_pools(self, state: State, node: Node) -> None:
+        for key, cards in self.cards.items():
+            if node.name in cards.free and key[0] != node.pool:
+                cards.move(node.name, None)
+                for uuid in node.devices:
+                    cards.set_room(uuid, None)
+        for key, slices in self.slices.items():
+            if key[0] != node.pool:
+                for uuid in node.devices:
+                    for name in state.devices[uuid].slices:
+                        slices.take_out(name)
 
     def refresh(self, state: State, node: Node, uuids: Iterable[str]) -> None:
         """Bring the node's named devices and their slices up to date."""
-        moved: dict[ClassKey, list[str]] = {}
+        name = node.name
+        touched: dict[ClassKey, int] = {}
         for uuid in uuids:
             device = state.devices[uuid]
             key = (node.pool, device.model, device.memory_mib, "")
-            cards = self.cards_of(state, key)
-            free = moved.get(key)
+            cards = self.cards.get(key) or self.cards_of(state, key)
+            free = cards.free.get(name)
             if free is None:
-                free = moved[key] = list(cards.free.get(node.name, ()))
+                cards.move(name, [])
+                free = cards.free[name]
+            if key not in touched:
+                touched[key] = len(free)
             able = usable(node, device) and not device.mig_enabled
-            milli = free_milli(device) if able else 0
-            whole = milli == WHOLE_MILLI
-            at = bisect_left(free, uuid)
-            listed = at < len(free) and free[at] == uuid
-            if whole and not listed:
-                free.insert(at, uuid)
-                self.freed.add(key)
-            elif listed and not whole:
-                del free[at]
-            room = milli if able and not whole and milli > 0 and _shared(device) else None
-            if room is not None or uuid in cards.room:
-                if room is not None and room >= cards.room.get(uuid, 0):
+            if able and not device.holds:
+                at = bisect_left(free, uuid)
+                if at == len(free) or free[at] != uuid:
+                    free.insert(at, uuid)
                     self.freed.add(key)
-                cards.set_room(uuid, room)
+            else:
+                _discard(free, uuid)
+            if cards.room or device.holds:
+                self._refresh_room(cards, key, device, able=able)
             for item in device.slices:
                 self.refresh_slice(state, node, device, state.slices[item])
-        for key, free in moved.items():
-            self.cards[key].move(node.name, free)
+        for key, before in touched.items():
+            self.cards[key].resize(name, before)
+
+    def _refresh_room(self, cards: Cards, key: ClassKey, device: Device, *, able: bool) -> None:
+        """Follow the room on a device that shares hold in part."""
+        uuid = device.uuid
+        milli = free_milli(device) if able and device.holds else 0
+        if milli > 0:
+            if milli >= cards.room.get(uuid, 0):
+                self.freed.add(key)
+            cards.set_room(uuid, milli)
+        elif uuid in cards.room:
+            cards.set_room(uuid, None)
 
     def refresh_slice(self, state: State, node: Node, device: Device, item: Slice) -> None:
         """Bring one slice up to date."""
@@ -240,15 +293,12 @@ class Index:
             insort(slices.free, place)
             self.freed.add(key)
         elif place is not None and not free:
-            del slices.where[item.id]
-            _discard(slices.free, place)
+            slices.take_out(item.id)
 
     def forget_slice(self, item: Slice) -> None:
         """Take a slice that is gone out of every class."""
         for slices in self.slices.values():
-            place = slices.where.pop(item.id, None)
-            if place is not None:
-                _discard(slices.free, place)
+            slices.take_out(item.id)
 
     def free_class(self, state: State, node: Node) -> None:
         """Note that the node's CPU or memory has more room."""
@@ -267,9 +317,34 @@ def _labelled(state: State, pool: str, need: Need) -> bool:
     return all(found.labels.get(name) == value for name, value in need.labels)
 
 
-def _shared(device: Device) -> bool:
-    """Say whether only shares hold the device: a whole lease fills all of it."""
-    return all(hold.milli < WHOLE_MILLI or hold.cleaning for hold in device.holds.values())
+class Unindexed(Index):
+    """An index that follows nothing: for reading a long log, before `rebuild`."""
+
+    __slots__ = ()
+
+    def classes_changed(self, state: State) -> None:
+        """Follow nothing."""
+
+    def queued(self, state: State, request: Request) -> None:
+        """Follow nothing."""
+
+    def unqueued(self, request: Request) -> None:
+        """Follow nothing."""
+
+    def due(self, state: State, due_us: int | None, kind: str, name: str) -> None:
+        """Follow nothing."""
+
+    def refresh_node(self, state: State, node: Node) -> None:
+        """Follow nothing."""
+
+    def refresh(self, state: State, node: Node, uuids: Iterable[str]) -> None:
+        """Follow nothing."""
+
+    def forget_slice(self, item: Slice) -> None:
+        """Follow nothing."""
+
+    def free_class(self, state: State, node: Node) -> None:
+        """Follow nothing."""
 
 
 def rebuild(state: State) -> Index:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ledger.core.decide import Decision
     from ledger.core.state import Lease, Part, State
 
-__all__ = ["Message", "answer_again", "malformed_reply", "messages", "open_orders"]
+__all__ = ["Message", "answer_again", "answered", "malformed_reply", "messages", "open_orders"]
 
 #: (topic without prefix, key, type, payload).
 Message = tuple[str, str, str, dict[str, Any]]
@@ -26,8 +26,8 @@ Message = tuple[str, str, str, dict[str, Any]]
 _ANSWERS = {"cancelled": "cancelled", "released": "released", "stopping": "stopping"}
 
 
-def messages(state: State, decision: Decision, position: str) -> list[Message]:
-    """Return what the decision at ``position`` has to say, in order."""
+def messages(state: State, decision: Decision, position: str | None) -> list[Message]:
+    """Return what the decision at ``position`` (None: it left no record) has to say, in order."""
     found: list[Message] = []
     for event in decision.events:
         rule = _EVENTS.get(event["type"])
@@ -75,17 +75,17 @@ def _reply(  # noqa: PLR0913 - one argument a field of the reply
     return ("replies", about.partition("#")[0], "reply", payload)
 
 
-def _rejected(_state: State, event: dict[str, Any], position: str) -> Iterator[Message]:
+def _rejected(_state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
     name = event["request"]
     yield _reply(name, name, "rejected", event["code"], event["numbers"], position, final=True)
 
 
-def _queued(_state: State, event: dict[str, Any], position: str) -> Iterator[Message]:
+def _queued(_state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
     name = event["request"]
     yield _reply(name, name, "queued", event["code"], event["numbers"], position)
 
 
-def _ended(state: State, event: dict[str, Any], position: str) -> Iterator[Message]:
+def _ended(state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
     """A request that never had a lease ends with its answer; another with a notice."""
     name, how = event["request"], event["how"]
     entry = state.seen.get(name)
@@ -143,14 +143,14 @@ def _prepare(state: State, lease: Lease, part: Part) -> Message:
     return ("orders", part.node, "order", order)
 
 
-def _stopping(state: State, event: dict[str, Any], position: str) -> Iterator[Message]:
+def _stopping(state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
     request = event["lease"].rpartition("/")[0]
     numbers = {"reason": event["reason"]}
     code = "stopping"
     yield _reply(request, request, "stopping", code, numbers, position, lease=event["lease"])
 
 
-def _issued(state: State, event: dict[str, Any], _position: str) -> Iterator[Message]:
+def _issued(state: State, event: dict[str, Any], _position: str | None) -> Iterator[Message]:
     if event["order"] in state.orders:
         yield _order(state, event["order"])
 
@@ -174,7 +174,7 @@ def _order(state: State, name: str) -> Message:
     )
 
 
-_EVENTS: dict[str, Callable[[State, dict[str, Any], str], Iterator[Message]]] = {
+_EVENTS: dict[str, Callable[[State, dict[str, Any], str | None], Iterator[Message]]] = {
     "request.rejected": _rejected,
     "request.queued": _queued,
     "request.ended": _ended,
@@ -228,6 +228,19 @@ def answer_again(state: State, key: str) -> list[Message]:
     answer = "ended" if attempts else how
     numbers = {"how": how} if attempts else {}
     return [_reply(key, key, answer, _code(how), numbers, None, final=True)]
+
+
+def answered(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (cell, ``source#id``) of every input or request that a decision's record answers."""
+    cell, given = record["cell"], record["input"]
+    found = [
+        (cell, event["request"])
+        for event in record["events"]
+        if event["type"] in ("request.queued", "lease.granted", "request.ended")
+    ]
+    if record["source"][0] == "requests":
+        found.append((cell, f"{given['source']}#{given['id']}"))
+    return found
 
 
 def malformed_reply(source: str, name: str, code: str, detail: str) -> Message:

@@ -7,7 +7,7 @@ no part of the digest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -252,14 +252,18 @@ class State:
 
 def free_milli(device: Device) -> int:
     """Return the thousandths of the device that nothing holds."""
-    if not device.holds:
-        return WHOLE_MILLI
-    return WHOLE_MILLI - sum(hold.milli for hold in device.holds.values())
+    left = WHOLE_MILLI
+    for hold in device.holds.values():
+        left -= hold.milli
+    return left
 
 
 def free_memory(device: Device) -> int:
     """Return the MiB of the device's memory that nothing holds."""
-    return device.memory_mib - sum(hold.mib for hold in device.holds.values())
+    left = device.memory_mib
+    for hold in device.holds.values():
+        left -= hold.mib
+    return left
 
 
 def device_state(device: Device) -> str:
@@ -271,7 +275,10 @@ def device_state(device: Device) -> str:
     if device.health != "healthy":
         return "unhealthy"
     if device.holds:
-        leased = sum(hold.milli for hold in device.holds.values() if not hold.cleaning)
+        leased = 0
+        for hold in device.holds.values():
+            if not hold.cleaning:
+                leased += hold.milli
         if leased == 0:
             return "cleaning"
         return "leased" if leased >= WHOLE_MILLI else "partly-leased"
@@ -287,8 +294,9 @@ def slice_state(item: Slice) -> str:
     return "cleaning" if item.cleaning else "leased"
 
 
-_NEED_DEFAULT = Need("")
-_NEED_FIELDS = tuple(name for name in Need.__dataclass_fields__ if name not in ("mode", "labels"))
+_NEED_DEFAULTS = tuple(
+    (one.name, one.default) for one in fields(Need) if one.name not in ("mode", "labels")
+)
 
 
 def need_to_plain(need: Need) -> dict[str, Any]:
@@ -296,15 +304,17 @@ def need_to_plain(need: Need) -> dict[str, Any]:
     plain: dict[str, Any] = {"mode": need.mode}
     if need.labels:
         plain["labels"] = dict(need.labels)
-    for name in _NEED_FIELDS:
+    for name, default in _NEED_DEFAULTS:
         value = getattr(need, name)
-        if value != getattr(_NEED_DEFAULT, name):
+        if value != default:
             plain[name] = value
     return plain
 
 
 def need_from_plain(plain: dict[str, Any]) -> Need:
     """Return the need that an event carries."""
+    if len(plain) == 1:
+        return Need(plain["mode"])
     return Need(
         plain["mode"],
         plain.get("pool"),

@@ -116,7 +116,8 @@ class Turn:
 
     def end_part(self, lease: Lease, node: str, how: str, **more: int | None) -> None:
         """Record that the task no longer runs on the node, and close its stop order."""
-        self.emit({"type": "part.ended", "lease": lease.id, "node": node, "how": how, **more})
+        event = {"type": "part.ended", "lease": lease.id, "node": node, "how": how}
+        self.emit(event | {name: value for name, value in more.items() if value is not None})
         order = lease.parts[node].stop_order
         if order is not None:
             self.emit({"type": "order.done", "order": order, "reason": how})

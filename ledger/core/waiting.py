@@ -107,6 +107,15 @@ class Waiting:
         """Return the shapes that wait in this queue."""
         return self._by_queue.get(queue, {}).values()
 
+    def filed(self) -> dict[object, set[ShapeKey]]:
+        """Return which shapes are found under which class, tenant and queue."""
+        return {
+            (kind, name): set(shapes)
+            for kind, kept in enumerate((self._by_class, self._by_tenant, self._by_queue))
+            for name, shapes in kept.items()  # type: ignore[attr-defined]
+            if shapes
+        }
+
     def __len__(self) -> int:
         """Return how many requests wait."""
         return sum(len(shape.line) for shape in self.shapes.values())

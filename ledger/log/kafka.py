@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError, ProducerClosed
 
 from ledger.log.kafka_admin import FAILURES, KafkaTopics, unavailable
-from ledger.log.kafka_batches import fill_offsets, send
+from ledger.log.kafka_batches import Batch, abandon, fill_offsets, send
 from ledger.log.partition import group_by_partition
 from ledger.log.port import (
     MAX_RECORD_BYTES,
@@ -31,6 +32,7 @@ from ledger.log.port import (
     UnknownTopic,
     check_sizes,
 )
+from ledger.log.port import TopicPartition as Where
 from ledger.log.quiet import quiet_loggers
 
 if TYPE_CHECKING:
@@ -90,8 +92,13 @@ class KafkaLog(Log):
         self._producer: AIOKafkaProducer | None = None
         self._offsets: AIOKafkaConsumer | None = None
         self._connecting = asyncio.Lock()
+        #: One append at a time hands its batches over: they stay together, and aiokafka's own
+        #: queue gives up too early when several wait for one partition.
+        self._sending: defaultdict[Where, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: Idle readers, the longest unused first.
         self._readers: dict[TopicPartition, _Reader] = {}
+        #: Consumers that a read is waiting for.
+        self._reading: set[AIOKafkaConsumer] = set()
         self._stopping: set[asyncio.Task[None]] = set()
         quiet_loggers("aiokafka")
 
@@ -128,9 +135,11 @@ class KafkaLog(Log):
         try:
             async with asyncio.timeout(self._timeout_s):
                 producer = await self._get_producer()
+                batches: list[Batch] = []
                 for number, indices in groups.items():
-                    batches = await send(producer, topic, number, entries, indices)
-                    await fill_offsets(offsets, batches)
+                    async with self._sending[topic, number]:
+                        batches += await send(producer, topic, number, entries, indices)
+                await fill_offsets(offsets, batches)
         except (*FAILURES, LogUnavailable) as error:
             self._drop_producer(producer)
             if isinstance(error, MessageSizeTooLargeError) and len(entries) == 1:
@@ -145,14 +154,17 @@ class KafkaLog(Log):
         await self._check(topic, partition)
         where = TopicPartition(topic, partition)
         try:
-            reader = await self._reader_at(where, start, wait_s)
-            if reader is None or limit <= 0:
+            reader = await self._reader_at(where, start, wait_s) if limit > 0 else None
+            if reader is None:
                 return []
+            self._reading.add(reader.consumer)
             try:
                 records = await self._fetch(reader, limit, wait_s)
             except BaseException:
                 self._stop_later(reader.consumer)
                 raise
+            finally:
+                self._reading.discard(reader.consumer)
         except OffsetOutOfRangeError:
             # A retention has just removed what this reader stood at: begin at what is left.
             return await self.read(topic, partition, start, limit, wait_s)
@@ -176,10 +188,11 @@ class KafkaLog(Log):
         self._closed = True
         self._drop_producer(self._producer)
         self._drop_offsets_client()
-        for reader in self._readers.values():
-            self._stop_later(reader.consumer)
+        idle = [reader.consumer for reader in self._readers.values()]
         self._readers.clear()
-        if self._stopping:
+        for consumer in [*idle, *self._reading]:
+            self._stop_later(consumer)
+        while self._stopping:
             await asyncio.wait(self._stopping)
 
     def _check_open(self) -> None:
@@ -234,20 +247,12 @@ class KafkaLog(Log):
             raise
 
     def _drop_producer(self, producer: AIOKafkaProducer | None) -> None:
-        """Make sure that nothing still waiting in ``producer`` is sent any more.
-
-        An idempotent producer never gives a batch up by itself, and its stop()
-        waits for all of them, so both are ended by hand.
-        """
+        """Let go of ``producer``; appends that wait for it fail as unknown."""
         if self._producer is producer:
             self._producer = None
-        if producer is None:
-            return
-        sender = producer._sender.sender_task  # noqa: SLF001 - no public way, see above
-        if sender is not None:
-            sender.cancel()
-        producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001 - same
-        self._stop_later(producer)
+        if producer is not None:
+            abandon(producer, ProducerClosed())
+            self._stop_later(producer)
 
     def _drop_offsets_client(self) -> None:
         if self._offsets is not None:
@@ -334,8 +339,7 @@ class KafkaLog(Log):
                 each.timestamp * 1000,
                 each.key,
                 each.value,
-                # Kafka knows a header without a value; here it is an empty one.
-                tuple([(name, value or b"") for name, value in each.headers]),
+                _headers(each.headers),
             )
             for each in found.get(where, ())
         ]
@@ -354,3 +358,8 @@ class KafkaLog(Log):
         self._readers[reader.where] = reader
         while len(self._readers) > _MAX_IDLE_READERS:
             self._stop_later(self._readers.pop(next(iter(self._readers))).consumer)
+
+
+def _headers(found: tuple[tuple[str, bytes | None], ...]) -> tuple[tuple[str, bytes], ...]:
+    """Return Kafka's headers; one without a value, which Kafka knows, gets an empty one."""
+    return tuple([(name, b"" if value is None else value) for name, value in found])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ledger.log.port import Entry
 
-__all__ = ["Batch", "fill_offsets", "send"]
+__all__ = ["Batch", "abandon", "fill_offsets", "send"]
 
 
 class BatchProducer(Protocol):
@@ -58,12 +58,12 @@ async def send(
     for index in indices:
         entry = entries[index]
         fields = {"timestamp": None, "key": entry.key, "value": entry.value}
-        if builder.append(**fields, headers=entry.headers) is None:
+        if builder.append(**fields, headers=list(entry.headers)) is None:
             await submit()
             builder = producer.create_batch()
             held = []
             # The first entry of a batch always fits: sizes were checked.
-            builder.append(**fields, headers=entry.headers)
+            builder.append(**fields, headers=list(entry.headers))
         held.append(index)
     if held:
         await submit()
@@ -79,3 +79,22 @@ async def fill_offsets(offsets: list[int], batches: Iterable[Batch]) -> None:
             raise LogUnavailable("the broker returned no offset")
         for position, index in enumerate(indices):
             offsets[index] = first + position
+
+
+def abandon(producer: Any, error: BaseException) -> None:  # noqa: ANN401 - aiokafka has no types
+    """Make sure that nothing still waiting in ``producer`` is sent; its waiters get ``error``.
+
+    An idempotent producer never gives a batch up by itself, and its stop()
+    waits for all of them. There is no public way to end both.
+    """
+    sender = producer._sender.sender_task  # noqa: SLF001
+    if sender is not None:
+        sender.cancel()
+    accumulator = producer._message_accumulator  # noqa: SLF001
+    accumulator.fail_all(error)
+    for queue in accumulator._batches.values():  # noqa: SLF001
+        for batch in queue:
+            # Ask for the error here: asyncio complains about one that nobody asked for.
+            waiter = batch._drain_waiter  # noqa: SLF001
+            if waiter.done() and not waiter.cancelled():
+                waiter.exception()

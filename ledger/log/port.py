@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,9 +78,12 @@ class Entry:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What was appended. ``time_us`` is the log's own append time (UTC microseconds)."""
+class Record(NamedTuple):
+    """What was appended. ``time_us`` is the log's own append time (UTC microseconds).
+
+    A named tuple because a scan makes millions: a frozen dataclass takes three
+    times as long to make.
+    """
 
     topic: str
     partition: int

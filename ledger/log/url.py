@@ -31,7 +31,10 @@ class OpenOptions:
 
 
 def open_log(url: str, *, read_only: bool = False, clock: Callable[[], int] = wall_clock_us) -> Log:
-    """Return the log at ``url``: ``sqlite:PATH``, ``kafka://HOST:PORT[,...]`` or ``memory:``.
+    """Return the log at ``url``.
+
+    ``sqlite:PATH``, ``kafka://HOST:PORT[,...]``, ``archive:DIR`` (an export, read
+    only) or ``memory:``.
 
     Call it in a running event loop. A Kafka log connects at its first use.
     Raise `BadLogUrl` for a URL that is none of these, and `LogUnavailable` or
@@ -71,6 +74,14 @@ def _open_kafka(rest: str, _options: OpenOptions) -> Log:
     return KafkaLog(servers)
 
 
+def _open_archive(rest: str, _options: OpenOptions) -> Log:
+    from ledger.log.archive import ArchiveLog  # noqa: PLC0415
+
+    if not rest:
+        raise BadLogUrl("archive: needs the folder of an export, for example archive:export")
+    return ArchiveLog(rest)
+
+
 def _is_server(text: str) -> bool:
     host, colon, port = text.rpartition(":")
     return bool(host and colon) and port.isascii() and port.isdigit() and int(port) <= _MAX_PORT
@@ -80,5 +91,6 @@ def _is_server(text: str) -> bool:
 OPENERS: dict[str, Callable[[str, OpenOptions], Log]] = {
     "sqlite": _open_sqlite,
     "kafka": _open_kafka,
+    "archive": _open_archive,
     "memory": _open_memory,
 }

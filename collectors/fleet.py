@@ -1,0 +1,171 @@
+"""What a fleet of simulated nodes consists of, and the file that describes one.
+
+A description is TOML or JSON: a cell, and groups of nodes that are alike. Every
+id is derived from the names in it, so two starts of one fleet show the same
+devices, as two boots of one machine do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, model_validator
+
+from collectors.files import read_model
+from schemas.base import Milli, Model, Name, Text, WholeMib
+from schemas.observations import SliceReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["DeviceSpec", "Fleet", "NodeSpec", "SliceSpec", "device_uuid", "read_fleet"]
+
+Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
+
+
+class SliceSpec(Model):
+    """One MIG slice that stands on a device from the start.
+
+    ``start`` and ``size`` are its place in memory slices, ``compute_slices`` its
+    part of the device's, ``memory_mib`` its memory.
+    """
+
+    profile: Profile
+    start: Annotated[int, Field(ge=0, le=63)]
+    size: Annotated[int, Field(ge=1, le=64)]
+    compute_slices: Annotated[int, Field(ge=1, le=64)]
+    memory_mib: WholeMib
+
+
+class DeviceGroup(Model):
+    """``count`` devices of one model, each with the same slices (none: MIG is off)."""
+
+    count: Annotated[int, Field(ge=1, le=64)]
+    model: Text
+    memory_mib: WholeMib
+    architecture: Text | None = None
+    compute_slices: Annotated[int, Field(ge=0, le=64)] = 0
+    slices: Annotated[tuple[SliceSpec, ...], Field(max_length=64)] = ()
+
+
+class NodeGroup(Model):
+    """``count`` nodes that are alike.
+
+    ``{}`` in ``name`` is where their numbers from 1 on go, ``{:03}`` with leading
+    zeros; a group of one needs neither. ``cpu_milli`` and ``memory_mib`` are the
+    host's, for what runs beside the devices; left out, they are not counted.
+    """
+
+    name: Text
+    count: Annotated[int, Field(ge=1, le=10_000)] = 1
+    pool: Name
+    cpu_milli: Milli | None = None
+    memory_mib: WholeMib | None = None
+    devices: Annotated[tuple[DeviceGroup, ...], Field(max_length=64)] = ()
+
+    def names(self) -> list[str]:
+        """Return the names of the group's nodes."""
+        return [self.name.format(number) for number in range(1, self.count + 1)]
+
+
+class Fleet(Model):
+    """A cell's simulated nodes."""
+
+    cell: Name
+    nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1, max_length=1000)]
+
+    @model_validator(mode="after")
+    def _names_are_distinct(self) -> Fleet:
+        try:
+            names = [name for group in self.nodes for name in group.names()]
+        except (IndexError, KeyError, ValueError) as error:
+            raise ValueError(
+                f"a node's name is not a pattern such as 'gpu-{{:02}}': {error}"
+            ) from error
+        twice = (
+            sorted({name for name in names if names.count(name) > 1})
+            if len(names) > len(set(names))
+            else []
+        )
+        if twice:
+            raise ValueError(f"two nodes have the name {twice[0]!r}; put {{}} into the pattern")
+        return self
+
+    def specs(self) -> list[NodeSpec]:
+        """Return every node of the fleet, in the order of the description."""
+        return [_node(group, name) for group in self.nodes for name in group.names()]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """One device: who it is, and what an inventory says of it.
+
+    ``slices`` are the MIG instances on it; an empty tuple says that MIG is off.
+    """
+
+    uuid: str
+    model: str
+    memory_mib: int
+    index: int
+    architecture: str | None = None
+    compute_slices: int = 0
+    slices: tuple[SliceReport, ...] = ()
+
+    def report(self, health: str) -> dict[str, Any]:
+        """Return the device as the data of an inventory has it."""
+        return {
+            "uuid": self.uuid,
+            "model": self.model,
+            "memory_mib": self.memory_mib,
+            "health": health,
+            "index": self.index,
+            "architecture": self.architecture,
+            "compute_slices": self.compute_slices,
+            "mig_enabled": bool(self.slices),
+            "slices": [one.model_dump() for one in self.slices],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One machine: its name, pool and devices, and the host's CPU and memory if counted."""
+
+    name: str
+    pool: str
+    devices: tuple[DeviceSpec, ...] = ()
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+
+
+def device_uuid(node: str, index: int) -> str:
+    """Return the UUID of a node's device in NVIDIA's form, the same at every start."""
+    return f"GPU-{_uuid(f'{node}/{index}')}"
+
+
+def _uuid(text: str) -> str:
+    digits = blake2b(text.encode(), digest_size=16).hexdigest()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _node(group: NodeGroup, name: str) -> NodeSpec:
+    kinds = [kind for kind in group.devices for _ in range(kind.count)]
+    devices = tuple(_device(kind, name, index) for index, kind in enumerate(kinds))
+    return NodeSpec(name, group.pool, devices, group.cpu_milli, group.memory_mib)
+
+
+def _device(kind: DeviceGroup, node: str, index: int) -> DeviceSpec:
+    uuid = device_uuid(node, index)
+    slices = tuple(
+        SliceReport(mig_uuid=f"MIG-{_uuid(f'{uuid}/{gi}')}", gi=gi, ci=0, **one.model_dump())
+        for gi, one in enumerate(kind.slices, start=1)
+    )
+    return DeviceSpec(
+        uuid, kind.model, kind.memory_mib, index, kind.architecture, kind.compute_slices, slices
+    )
+
+
+def read_fleet(path: Path) -> Fleet:
+    """Read a fleet description; raise `collectors.files.BadFile` when it is none."""
+    return read_model(path, Fleet)

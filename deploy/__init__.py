@@ -1,0 +1,1 @@
+"""What starts the surroundings of gpuledger: a local Kafka, containers."""

@@ -1,0 +1,59 @@
+"""The command ``gpuledger``: everything the ledger can do, for people and for scripts.
+
+A module a subject; each command imports what it needs when it runs, so that
+``--help`` and the short commands start at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ledger.cli import audit, letters, policy, questions, requests, running
+from ledger.cli.common import EXIT_INTERRUPTED, JsonOption, LogOption, PrefixOption
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="gpuledger",
+    help="An event-sourced allocation ledger for pooled and partitioned GPUs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit status: 0 ok, 1 the ledger says no, 2 usage, 3 cannot reach, 4 log damaged.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"gpuledger {version('gpuledger')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _shared(
+    log: LogOption = None,
+    prefix: PrefixOption = None,
+    json: JsonOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Take the options that may stand before any command; `common.command` reads them."""
+
+
+for module in (running, requests, questions, policy, audit, letters):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command; ends the process with its exit status."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,325 @@
+"""What can be asked of a ledger: why this answer, what became of an id, who has what."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ledger.cli.common import No, Session, Usage, command, table
+
+if TYPE_CHECKING:
+    from ledger.core.state import State
+    from ledger.explain import Explanation, Step
+    from ledger.reading import Upto
+    from ledger.show import Shown
+
+__all__ = ["register", "upto_of"]
+
+_POSITION = re.compile(r"(?:events/)?([0-9]+)@([0-9]+)")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, "why")(why)
+    command(app, "show")(show)
+    command(app, "state")(state)
+
+
+async def why(
+    session: Session,
+    request: Annotated[str, typer.Argument(help="request: its id, or SOURCE#ID")],
+) -> None:
+    """Explain a request: every rule in order with the numbers compared, and what happened.
+
+    For one that waits the rules are asked again now. Exit 1 when nobody knows it.
+    """
+    import orjson
+
+    from ledger.core.fold import Fold
+    from ledger.explain import Ambiguous, resolve
+    from ledger.explain import why as explain
+    from ledger.reading import cells_of, read_events
+    from ledger.wire import full_name
+
+    # Whatever concerns a request names it; the rest need not be kept.
+    short = request.rpartition("#")[2].partition("/")[0]
+    needle = orjson.dumps(short)[1:-1]
+    history, folds = [], {}
+    async with session.open() as log:
+        for partition in range(await log.partitions(full_name(session.prefix, "events"))):
+            fold = folds[partition] = Fold()
+            history += [
+                seen
+                async for seen in read_events(log, session.prefix, partition, fold)
+                if needle in (seen.record.value or b"")
+            ]
+    cells = cells_of(folds)
+    try:
+        name = resolve(cells.values(), request)
+    except Ambiguous as error:
+        raise Usage(str(error)) from None
+    if name not in {key for one in cells.values() for key in (*one.requests, *one.seen)}:
+        name = name.rpartition("/")[0] or name  # a lease: explain the request it is of
+    for cell in cells.values():
+        mine = [one for one in history if one.data.get("cell") == cell.cell]
+        found = explain(cell, mine, name)
+        if found is not None:
+            session.emit(found.plain(), _explained(found))
+            return
+    raise No(
+        f"no request {request} is known; one that was malformed is among the dead letters:"
+        " gpuledger dead-letters list"
+    )
+
+
+def _explained(found: Explanation) -> str:
+    from ledger.wording import numbers_text, seconds_text, time_text
+
+    lines = [f"{found.request}", f"  {found.status}" + (f": {found.code}" if found.code else "")]
+    if found.advice:
+        lines.append(f"  to change that: {found.advice}")
+    if found.line is not None:
+        lines.append(f"  place {found.line.place} of {found.line.length} in line")
+        lines += [f"    after {name}" for name in found.line.ahead]
+    if found.rules:
+        lines.append("rules, in order")
+        signs = {"met": "yes", "not met": "NO", "not reached": "-"}
+        for rule in found.rules:
+            compared = f"  ({numbers_text(rule.numbers)})" if rule.numbers else ""
+            lines.append(f"  {signs[rule.verdict]:<3} {rule.text}{compared}")
+    if found.holders:
+        lines.append("held by")
+        for one in found.holders:
+            ends = "no end set" if one.ends_us is None else f"until {time_text(one.ends_us)}"
+            lines.append(
+                f"  {one.lease} ({one.tenant}, {one.state}, {ends}): {' '.join(one.units)}"
+            )
+        if found.holders_more:
+            lines.append(f"  and {found.holders_more} more")
+    lines += [f"out of use: {one}" for one in found.out_of_use]
+    lines.append("what happened")
+    first = found.steps[0].time_us if found.steps else 0
+    for step in found.steps:
+        after = seconds_text(step.time_us - first)
+        lines.append(f"  {time_text(step.time_us)}  +{after:<10} {step.position}  {step.text}")
+    return "\n".join(lines)
+
+
+async def show(
+    session: Session,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="any id: request, lease, order, device, slice, node, tenant, queue, pool, cell;"
+            " or the position of a record, as events/0@17",
+        ),
+    ],
+    last: Annotated[int, typer.Option(help="how many steps of the timeline; 0 is all")] = 50,
+) -> None:
+    """Show what an id is now, what it touched, and when. Exit 1 when nobody knows it."""
+    from ledger.core.fold import Fold
+    from ledger.explain import Ambiguous
+    from ledger.reading import cells_of, read_events
+    from ledger.show import Search
+    from ledger.wire import full_name
+
+    match = _POSITION.fullmatch(name)
+    if match is not None:
+        await _show_record(session, int(match[1]), int(match[2]))
+        return
+    search, folds = Search(name), {}
+    async with session.open() as log:
+        for partition in range(await log.partitions(full_name(session.prefix, "events"))):
+            fold = folds[partition] = Fold()
+            async for seen in read_events(log, session.prefix, partition, fold):
+                search.take(seen)
+    try:
+        shown = search.finish(cells_of(folds))
+    except Ambiguous as error:
+        raise Usage(str(error)) from None
+    if not shown.found:
+        raise No(f"nothing called {name} has ever been in this ledger")
+    left_out = max(0, len(shown.timeline) - last) if last else 0
+    shown.timeline = shown.timeline[left_out:]
+    session.emit({**shown.plain(), "left_out": left_out}, _shown(shown, left_out))
+
+
+async def _show_record(session: Session, partition: int, offset: int) -> None:
+    """Print one record of the ledger, with the verdict that every reader gives it."""
+    import orjson
+
+    from ledger.reading import Upto, read_events
+    from ledger.wording import sentence, time_text
+
+    async with session.open() as log:
+        upto = Upto(offsets={partition: offset + 1})
+        found = None
+        async for seen in read_events(log, session.prefix, partition, None, upto):
+            found = seen
+    if found is None or found.record.offset != offset:
+        raise No(f"there is no record events/{partition}@{offset}")
+    said = [sentence(event) for event in found.data.get("events", ())]
+    plain = {
+        "position": found.position,
+        "time_us": found.record.time_us,
+        "verdict": found.verdict,
+        "record": found.data,
+        "sentences": said,
+    }
+    head = f"{found.position}  {time_text(found.record.time_us)}  {found.verdict}"
+    body = orjson.dumps(found.data, option=orjson.OPT_INDENT_2).decode()
+    session.emit(plain, "\n".join([head, *(f"  {one}" for one in said), body]))
+
+
+def _shown(shown: Shown, left_out: int) -> str:
+    lines = []
+    for thing in shown.things:
+        cell = f" of cell {thing.cell}" if thing.cell else ""
+        lines.append(f"{thing.kind} {shown.id}{cell}")
+        if thing.state is None:
+            lines.append("  is no more")
+        else:
+            lines += [f"  {name:<16} {value}" for name, value in thing.state.items()]
+    lines += ["touched"] if any(shown.touched.values()) else []
+    for kind, ids in shown.touched.items():
+        names = list(ids)
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        if names:
+            lines.append(f"  {kind:<10} {' '.join(names[:_NAMED])}{more}")
+    lines.append("what happened")
+    if left_out:
+        lines.append(f"  ({left_out} earlier steps left out; --last 0 shows them)")
+    lines += [_step_line(step) for step in shown.timeline]
+    return "\n".join(lines)
+
+
+#: How many ids of a kind are named to people; JSON has all.
+_NAMED = 8
+
+
+def _step_line(step: Step) -> str:
+    from ledger.wording import time_text
+
+    return f"  {time_text(step.time_us)}  {step.position}  {step.text}"
+
+
+async def state(
+    session: Session,
+    at: Annotated[
+        str | None,
+        typer.Option(help="as it was: a time (RFC 3339), or a record as events/0@17 [now]"),
+    ] = None,
+    cell: Annotated[str | None, typer.Option(help="only this cell [all]")] = None,
+) -> None:
+    """Show who has what, what waits and what is broken, now or at any point of the log."""
+    import orjson
+
+    from ledger.core.digest import canonical
+    from ledger.reading import cells_of, fold_log
+
+    upto = upto_of(at)
+    async with session.open() as log:
+        only = list(upto.offsets) if upto is not None and upto.offsets is not None else None
+        folds = await fold_log(
+            log, session.prefix, only, upto=upto, progress=session.progress("reading")
+        )
+    cells = cells_of(folds)
+    if cell is not None and cell not in cells:
+        raise No(f"there is no cell {cell}; the ledger has {', '.join(cells) or 'none'}")
+    for name, one in cells.items():
+        if cell in (None, name):
+            session.emit(orjson.loads(canonical(one)), _cell_text(one))
+    if not cells and not session.json:
+        session.note("the ledger is empty: nothing has been decided yet")
+
+
+def upto_of(at: str | None) -> Upto | None:
+    """Return what ``--at`` means; raise `Usage` when it is neither time nor position."""
+    from datetime import UTC, datetime
+
+    from ledger.reading import Upto
+
+    if at is None:
+        return None
+    match = _POSITION.fullmatch(at)
+    if match is not None:
+        return Upto(offsets={int(match[1]): int(match[2]) + 1})
+    try:
+        when = datetime.fromisoformat(at)
+    except ValueError:
+        raise Usage(f"--at takes a time such as 2026-01-31T12:00:00Z, not {at!r}") from None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return Upto(time_us=round(when.timestamp() * 1_000_000))
+
+
+def _cell_text(one: State) -> str:
+    """Return a cell for people: supply, tenants, what waits, what a person should look at."""
+    from ledger.core.state import device_state, slice_state
+    from ledger.wording import time_text
+
+    lines = [f"cell {one.cell} at {time_text(one.now_us)}"]
+    rows = []
+    for node in one.nodes.values():
+        counts: dict[str, int] = {}
+        for uuid in node.devices:
+            device = one.devices[uuid]
+            found = [device_state(device)]
+            if device.slices:
+                found = [f"slices {slice_state(one.slices[name])}" for name in device.slices]
+            for name in found:
+                counts[name] = counts.get(name, 0) + 1
+        devices = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        rows.append([node.name, node.pool, node.state, str(len(node.devices)), devices])
+    lines.append(table(["node", "pool", "state", "devices", "which are"], rows))
+    rows = [
+        [
+            tenant.name,
+            str(tenant.held_milli),
+            str(tenant.nominal_milli),
+            str(sum(1 for each in one.leases.values() if each.tenant == tenant.name)),
+            str(_waiting(one, tenant=tenant.name)),
+        ]
+        for tenant in one.tenants.values()
+    ]
+    lines.append(table(["tenant", "held_milli", "quota_milli", "leases", "waiting"], rows))
+    rows = [
+        [queue.name, queue.ordering, str(_waiting(one, queue=queue.name))]
+        for queue in one.queues.values()
+    ]
+    lines.append(table(["queue", "ordering", "waiting"], rows))
+    rows = [
+        [lease.id, lease.tenant, lease.state, time_text(lease.granted_us), _units(lease.parts)]
+        for lease in list(one.leases.values())[:_LEASES]
+    ]
+    lines.append(table(["lease", "tenant", "state", "since", "units"], rows))
+    if len(one.leases) > _LEASES:
+        lines.append(f"and {len(one.leases) - _LEASES} more leases; --json has all")
+    out = [
+        f"{device.uuid} on {device.node}: {device.quarantine or device.health}"
+        for device in one.devices.values()
+        if device.quarantine is not None or device.health != "healthy"
+    ]
+    lines += [f"out of use: {text}" for text in out]
+    lines += [f"alarm {code}: {count} times" for code, count in one.alarms.items()]
+    lines.append(f"open orders: {len(one.orders)}")
+    return "\n".join(lines)
+
+
+#: How many leases are shown to people.
+_LEASES = 50
+
+
+def _units(parts: dict[str, Any]) -> str:
+    return "; ".join(f"{name}: {' '.join(part.units)}" for name, part in parts.items())
+
+
+def _waiting(one: State, *, tenant: str | None = None, queue: str | None = None) -> int:
+    return sum(
+        len(shape.line)
+        for (of, line, _), shape in one.index.waiting.shapes.items()
+        if tenant in (None, of) and queue in (None, line)
+    )

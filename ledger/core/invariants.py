@@ -1,0 +1,341 @@
+"""What must hold of one state at any position of the log, as code (DESIGN 6).
+
+`check` looks at a state alone. Rules about a step (a lowered quota takes nothing
+away, the clock never goes back) stand in the fold, which refuses the event.
+Nothing here trusts what is kept twice: sums are made again from the leases, and
+the index is held against one that is rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ledger.core.index import rebuild
+from ledger.core.lifecycles import LEASE, NODE, REQUEST
+from ledger.core.placement import Placement
+from ledger.core.schedule import examine
+from ledger.core.state import WHOLE_MILLI, free_milli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ledger.core.index import Index
+    from ledger.core.state import Device, Lease, Slice, State
+
+__all__ = ["Violation", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken invariant: its id in ``invariants.md``, what it is about, and how."""
+
+    invariant: str
+    about: str
+    detail: str
+
+
+def check(state: State) -> list[Violation]:
+    """Return everything about the state that must not be, in a fixed order."""
+    return [found for rule in _RULES for found in rule(state)]
+
+
+# -- who holds what -------------------------------------------------------------
+
+
+def _one_holder(state: State) -> Iterator[Violation]:
+    """A1, A11: a hold and a lease name each other; a cleaning hold names a lease that is over."""
+    for device in state.devices.values():
+        for name, hold in device.holds.items():
+            yield from _holder(state, device.uuid, device.node, name, cleaning=hold.cleaning)
+    for item in state.slices.values():
+        node = state.devices[item.device].node
+        if item.lease is not None:
+            yield from _holder(state, item.id, node, item.lease, cleaning=item.cleaning)
+        elif item.cleaning:
+            yield Violation("A11", item.id, "is cleaning after no lease")
+    for lease in state.leases.values():
+        for part in lease.parts.values():
+            for unit in part.units:
+                if not _held_by(state, unit, lease.id):
+                    yield Violation("A1", unit, f"{lease.id} does not hold what it leases")
+
+
+def _holder(state: State, unit: str, node: str, name: str, *, cleaning: bool) -> Iterator[Violation]:
+    lease = state.leases.get(name)
+    if cleaning and lease is not None:
+        yield Violation("A11", unit, f"is cleaning after {name}, which is not over")
+    if not cleaning and lease is None:
+        yield Violation("A1", unit, f"is held by {name}, which is over")
+    if lease is not None and not any(unit in part.units for part in lease.parts.values()):
+        yield Violation("A1", unit, f"is held by {name}, which does not name it")
+    if lease is not None and lease.state != "stopping" and node not in lease.parts:
+        yield Violation("A8", unit, f"is on {node}, where {name} has no part")
+
+
+def _held_by(state: State, unit: str, lease: str) -> bool:
+    device = state.devices.get(unit)
+    if device is not None:
+        return lease in device.holds
+    item = state.slices.get(unit)
+    # A slice that is gone is held by nobody, and its lease is on its way out.
+    return state.leases[lease].state == "stopping" if item is None else item.lease == lease
+
+
+def _capacity(state: State) -> Iterator[Violation]:
+    """A2, A3, A9: no device is held beyond what it has, by thousandths, memory and slices."""
+    for device in state.devices.values():
+        if free_milli(device) < 0:
+            yield Violation("A9", device.uuid, f"{WHOLE_MILLI - free_milli(device)} milli are held")
+        shares = sum(
+            hold.mib
+            for hold in device.holds.values()
+            if hold.milli < WHOLE_MILLI and not hold.cleaning
+        )
+        if shares > device.memory_mib and device.quarantine is None:
+            yield Violation("A9", device.uuid, f"{shares} of {device.memory_mib} MiB are held")
+        held = [name for name in device.slices if state.slices[name].lease is not None]
+        if held and device.holds:
+            yield Violation("A3", device.uuid, f"is held whole or in shares, and {held[0]} too")
+        if device.quarantine is None:
+            yield from _layout(state, device)
+
+
+def _layout(state: State, device: Device) -> Iterator[Violation]:
+    """Instances stand side by side; compute instances of one GPU instance share its memory."""
+    places = {(one.gi, one.start, one.size, one.memory_mib) for one in _slices(state, device)}
+    ends = sorted((start, start + size) for _, start, size, _ in places)
+    if any(later[0] < end for (_, end), later in zip(ends, ends[1:], strict=False)):
+        yield Violation("A2", device.uuid, f"slices overlap: {ends}")
+    compute = sum(one.compute_slices for one in _slices(state, device))
+    if device.compute_slices and compute > device.compute_slices:
+        yield Violation("A2", device.uuid, f"{compute} of {device.compute_slices} compute slices")
+    memory = sum(mib for _, _, _, mib in places)
+    if memory > device.memory_mib:
+        yield Violation("A2", device.uuid, f"slices have {memory} of {device.memory_mib} MiB")
+
+
+def _slices(state: State, device: Device) -> Iterator[Slice]:
+    return (state.slices[name] for name in device.slices)
+
+
+def _identity(state: State) -> Iterator[Violation]:
+    """A8: a UUID is on one node, and node, device and slice agree about it."""
+    listed = Counter(uuid for node in state.nodes.values() for uuid in node.devices)
+    for uuid, times in listed.items():
+        if times != 1:
+            yield Violation("A8", uuid, f"is listed {times} times")
+    for node in state.nodes.values():
+        if node.devices != sorted(node.devices):
+            yield Violation("A8", node.name, "lists its devices out of order")
+    for device in state.devices.values():
+        if device.uuid not in state.nodes[device.node].devices:
+            yield Violation("A8", device.uuid, f"{device.node} does not list it")
+    of_devices = Counter(name for device in state.devices.values() for name in device.slices)
+    for item in state.slices.values():
+        if of_devices[item.id] != 1 or item.id not in state.devices[item.device].slices:
+            yield Violation("A8", item.id, f"{item.device} does not list it once")
+    if of_devices.total() != len(state.slices):
+        yield Violation("A8", state.cell, "a device lists a slice that is gone")
+
+
+def _beside(state: State) -> Iterator[Violation]:
+    """A2: CPU and memory in use on a node are those of its leases, and no more than it has."""
+    used: Counter[tuple[str, str]] = Counter()
+    for lease in state.leases.values():
+        need = state.requests[lease.request].need
+        for name in lease.parts:
+            used[name, "cpu"] += need.cpu_milli
+            used[name, "memory"] += need.host_memory_mib
+    for node in state.nodes.values():
+        kept = (node.cpu_used, node.memory_used)
+        if kept != (used[node.name, "cpu"], used[node.name, "memory"]):
+            yield Violation("A2", node.name, f"CPU and memory used are kept as {kept}")
+
+
+# -- requests, leases, orders ---------------------------------------------------
+
+
+def _requests(state: State) -> Iterator[Violation]:
+    """A4, A5: a granted request has exactly its lease, a queued one has none."""
+    owned = Counter(lease.request for lease in state.leases.values())
+    for request in state.requests.values():
+        if request.state not in REQUEST or request.state not in ("queued", "granted"):
+            yield Violation("A4", request.id, f"is kept as {request.state}")
+        wanted = 1 if request.state == "granted" else 0
+        if owned[request.id] != wanted:
+            yield Violation("A5", request.id, f"{request.state} with {owned[request.id]} leases")
+        lease = state.leases.get(request.lease or "")
+        if (lease is not None) != (request.state == "granted"):
+            yield Violation("A5", request.id, f"{request.state} with lease {request.lease}")
+        if lease is not None and lease.id != f"{request.id}/{request.attempt}":
+            yield Violation("A7", request.id, f"attempt {request.attempt} has lease {lease.id}")
+        if request.retries < 0:
+            yield Violation("A5", request.id, f"{request.retries} retries are left")
+
+
+def _leases(state: State) -> Iterator[Violation]:
+    """A4, A10: a lease has all that was asked, and whoever stops it has somebody to wait for."""
+    for lease in state.leases.values():
+        request = state.requests.get(lease.request)
+        if request is None:
+            yield Violation("A5", lease.id, f"its request {lease.request} is over")
+            continue
+        if lease.state not in LEASE or lease.state in ("new", "ended"):
+            yield Violation("A4", lease.id, f"is kept as {lease.state}")
+        if not _whole(lease, request.need.mode, request.need.count, request.need.nodes):
+            yield Violation("A10", lease.id, "does not have exactly what was asked")
+        yield from _stops(state, lease)
+
+
+def _whole(lease: Lease, mode: str, count: int, nodes: int) -> bool:
+    units = [unit for part in lease.parts.values() for unit in part.units]
+    if len(set(units)) != len(units):
+        return False
+    if mode == "mig":
+        return len(units) == count
+    return len(lease.parts) == nodes and all(
+        len(part.units) == count for part in lease.parts.values()
+    )
+
+
+def _stops(state: State, lease: Lease) -> Iterator[Violation]:
+    if all(part.state == "ended" for part in lease.parts.values()):
+        yield Violation("A5", lease.id, "runs nowhere any more and is not over")
+    if (lease.state == "stopping") != (lease.reason is not None):
+        yield Violation("A4", lease.id, f"{lease.state} for the reason {lease.reason}")
+    for part in lease.parts.values():
+        if part.state not in ("granted", "running", "ended"):
+            yield Violation("A4", lease.id, f"its part on {part.node} is {part.state}")
+        wanted = lease.state == "stopping" and part.state != "ended"
+        if wanted != (part.stop_order is not None):
+            yield Violation("V1", lease.id, f"{part.state} on {part.node}: {part.stop_order}")
+        if part.stop_order is not None and part.stop_order not in state.orders:
+            yield Violation("V1", lease.id, f"{part.stop_order} is not open")
+
+
+def _orders(state: State) -> Iterator[Violation]:
+    """A7: a stop order has a lease that is stopping, a clean order one that is over."""
+    for order in state.orders.values():
+        lease = state.leases.get(order.lease)
+        if order.node not in state.nodes:
+            yield Violation("A7", order.id, f"is for {order.node}, which is unknown")
+        if order.kind == "clean":
+            if lease is not None:
+                yield Violation("A7", order.id, f"cleans after {lease.id}, which is not over")
+        elif lease is None or lease.parts[order.node].stop_order != order.id:
+            yield Violation("A7", order.id, f"stops {order.lease}, which does not wait for it")
+
+
+def _cleaning(state: State) -> Iterator[Violation]:
+    """A11: what is not proved clean has an open order, or is where nobody could answer one."""
+    ordered = {
+        (order.node, order.lease, unit)
+        for order in state.orders.values()
+        if order.kind == "clean"
+        for unit in order.units
+    }
+    for device in state.devices.values():
+        if device.health == "gone" or state.nodes[device.node].state == "lost":
+            continue
+        left = [(name, device.uuid) for name, hold in device.holds.items() if hold.cleaning]
+        left += [
+            (item.lease, item.id)
+            for item in _slices(state, device)
+            if item.lease is not None and item.cleaning
+        ]
+        for name, unit in left:
+            if (device.node, name, unit) not in ordered:
+                yield Violation("A11", unit, f"nobody was asked to clean it after {name}")
+
+
+# -- nodes, quotas, time --------------------------------------------------------
+
+
+def _nodes(state: State) -> Iterator[Violation]:
+    """A4: states are in the tables; silence has a beginning exactly while it lasts."""
+    for node in state.nodes.values():
+        if node.state not in NODE or node.state == "new":
+            yield Violation("A4", node.name, f"is kept as {node.state}")
+        if (node.state == "silent") != (node.silent_since_us is not None):
+            yield Violation("A4", node.name, f"{node.state} since {node.silent_since_us}")
+
+
+def _quotas(state: State) -> Iterator[Violation]:
+    """Q1: what a tenant holds is the sum of what its leases are charged."""
+    charged: Counter[str] = Counter()
+    for lease in state.leases.values():
+        charged[lease.tenant] += lease.charge_milli
+    for tenant in state.tenants.values():
+        if tenant.held_milli != charged[tenant.name]:
+            detail = f"holds {tenant.held_milli}, its leases {charged[tenant.name]}"
+            yield Violation("Q1", tenant.name, detail)
+
+
+def _clock(state: State) -> Iterator[Violation]:
+    """L5, V1: nothing that is due at the cell's time is left undone, nothing is of the future."""
+    for due_us, kind, name in state.index.deadlines.standing(state):
+        if due_us <= state.now_us:
+            yield Violation("V1", name, f"{kind} was due at {due_us}, it is {state.now_us}")
+    for lease in state.leases.values():
+        if lease.granted_us > state.now_us:
+            yield Violation("L5", lease.id, f"granted at {lease.granted_us}, after now")
+
+
+# -- what is derived ------------------------------------------------------------
+
+
+def _derived(state: State) -> Iterator[Violation]:
+    """S2: the index that was kept is the one that the state alone would give."""
+    twin = copy(state)
+    fresh = _plain(rebuild(twin), twin)
+    for name, kept in _plain(state.index, state).items():
+        if kept != fresh[name]:
+            yield Violation("S2", f"index.{name}", f"kept {kept!r}, rebuilt {fresh[name]!r}")
+
+
+def _plain(index: Index, state: State) -> dict[str, object]:
+    waiting = index.waiting
+    return {
+        "cards": {
+            key: (
+                cards.free,
+                {count: nodes for count, nodes in enumerate(cards.buckets) if nodes},
+                cards.partial,
+                cards.room,
+            )
+            for key, cards in index.cards.items()
+        },
+        "slices": {key: (slices.free, slices.where) for key, slices in index.slices.items()},
+        "waiting": {key: (shape.line, shape.classes) for key, shape in waiting.shapes.items()},
+        "filed": waiting.filed(),
+        "deadlines": index.deadlines.standing(state),
+    }
+
+
+def _fixpoint(state: State) -> Iterator[Violation]:
+    """V1: nobody waits for what could be had now."""
+    for shape in state.index.waiting.shapes.values():
+        rank, name = shape.head
+        tenant, queue, need = shape.key
+        if isinstance(examine(state, tenant, queue, need, rank), Placement):
+            yield Violation("V1", name, "waits for what is free")
+
+
+_RULES: tuple[Callable[[State], Iterator[Violation]], ...] = (
+    _identity,
+    _one_holder,
+    _capacity,
+    _beside,
+    _requests,
+    _leases,
+    _orders,
+    _cleaning,
+    _nodes,
+    _quotas,
+    _clock,
+    _derived,
+    _fixpoint,
+)

@@ -1,0 +1,184 @@
+"""Read a ledger from any log: its records with their verdicts, and the state they fold to.
+
+Replay, explanation, audit and the command line all read through here, so there
+is one way to go over a partition. Reading never writes, and never skips: a
+record that is not the next one, or that cannot be taken in, ends it with its
+position (`Damaged`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ledger.core.fold import Fold, LogDamaged
+from ledger.wire import full_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from ledger.core.state import State
+    from ledger.log.port import Log, Record
+    from ledger.snapshots import SnapshotStore
+
+__all__ = [
+    "Damaged",
+    "Seen",
+    "Upto",
+    "cells_of",
+    "fold_log",
+    "position_of",
+    "read_events",
+]
+
+#: Records asked of the log at a time.
+_CHUNK = 5000
+
+#: How long the log may take for a record that lies before its own end, in seconds.
+_WAIT_S = 5.0
+
+
+class Damaged(Exception):
+    """A partition of the ledger cannot be read past an offset, and why.
+
+    ``code`` is that of the fault (``gap``, ``not_json``, an invariant such as
+    ``Q1``, ...).
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, code: str, detail: str) -> None:
+        super().__init__(f"{topic}/{partition}@{offset}: {code}: {detail}")
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.code = code
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One record as a reader of the ledger sees it.
+
+    ``verdict`` is ``claim``, ``effective`` or ``void``; ``data`` is the decoded record.
+    """
+
+    record: Record
+    verdict: str
+    data: dict[str, Any]
+
+    @property
+    def position(self) -> str:
+        """Where it stands, as replies name it: ``events/PARTITION@OFFSET``."""
+        return position_of(self.record)
+
+
+@dataclass(frozen=True, slots=True)
+class Upto:
+    """Where to stop; what is None does not limit.
+
+    ``time_us`` keeps records that were appended at or before it (UTC
+    microseconds; a partition's append times never go back, so that is a first
+    part of it). ``offsets`` has, by partition, the first offset not to read.
+    """
+
+    time_us: int | None = None
+    offsets: Mapping[int, int] | None = None
+
+
+def position_of(record: Record) -> str:
+    """Return the record's place as ``events/PARTITION@OFFSET``."""
+    return f"events/{record.partition}@{record.offset}"
+
+
+async def read_events(
+    log: Log,
+    prefix: str,
+    partition: int,
+    fold: Fold | None = None,
+    upto: Upto | None = None,
+) -> AsyncIterator[Seen]:
+    """Yield the records of one partition, each after ``fold`` has taken it in.
+
+    Reads from where ``fold`` stands (the beginning, when there is none) to the
+    end that the log has at the call, or to ``upto``. Raise `Damaged` for a
+    record that is missing or cannot be taken in; the log's own errors pass.
+    """
+    fold = Fold() if fold is None else fold
+    topic = full_name(prefix, "events")
+    head = fold.head
+    end = await log.end(topic, partition)
+    if upto is not None and upto.offsets is not None:
+        end = min(end, upto.offsets.get(partition, end))
+    while head.offset < end:
+        limit = min(_CHUNK, end - head.offset)
+        records = await log.read(topic, partition, head.offset, limit, _WAIT_S)
+        if not records:
+            detail = f"the log ends at {end}, but has nothing from here on"
+            raise Damaged(topic, partition, head.offset, "gap", detail)
+        for record in records:
+            if upto is not None and upto.time_us is not None and record.time_us > upto.time_us:
+                return
+            try:
+                verdict, data = fold.apply(record.offset, record.value)
+            except LogDamaged as fault:
+                raise Damaged(topic, partition, fault.offset, fault.code, fault.detail) from fault
+            yield Seen(record, verdict, data)
+
+
+async def fold_log(
+    log: Log,
+    prefix: str,
+    partitions: Iterable[int] | None = None,
+    *,
+    upto: Upto | None = None,
+    snapshots: SnapshotStore | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[int, Fold]:
+    """Return the folds of the named partitions (all, when None), by partition.
+
+    ``snapshots`` are started from where the log bears them out; they are not
+    used together with ``upto``, which may lie before them. Raises as
+    `read_events` does.
+    """
+    topic = full_name(prefix, "events")
+    numbers = list(range(await log.partitions(topic)) if partitions is None else partitions)
+    total = sum([await log.end(topic, number) for number in numbers])
+    done = 0
+    folds: dict[int, Fold] = {}
+    for number in numbers:
+        fold = Fold()
+        if snapshots is not None and upto is None:
+            fold = await _from_snapshot(log, topic, number, snapshots) or fold
+        fold.reading()
+        done += fold.head.offset
+        async for _ in read_events(log, prefix, number, fold, upto):
+            done += 1
+            if progress is not None and done % _CHUNK == 0:
+                progress(done, total)
+        folds[number] = fold.ready()
+    if progress is not None:
+        progress(total, total)
+    return folds
+
+
+async def _from_snapshot(
+    log: Log, topic: str, partition: int, snapshots: SnapshotStore
+) -> Fold | None:
+    async def value_at(offset: int) -> bytes | None:
+        records = await log.read(topic, partition, offset, 1)
+        return records[0].value if records and records[0].offset == offset else None
+
+    return await snapshots.load(partition, await log.end(topic, partition), value_at)
+
+
+def cells_of(folds: Mapping[int, Fold]) -> dict[str, State]:
+    """Return all cells of the folds, by name in order.
+
+    A cell lives in one partition; of one that two hold (which `ledger.verify`
+    reports) the one with the later clock is returned.
+    """
+    found: dict[str, State] = {}
+    for _, fold in sorted(folds.items()):
+        for name, state in fold.cells.items():
+            if name not in found or state.now_us > found[name].now_us:
+                found[name] = state
+    return dict(sorted(found.items()))

@@ -1,0 +1,182 @@
+"""Events in words: one sentence each, the same wherever a person reads them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["need_text", "numbers_text", "seconds_text", "sentence", "time_text"]
+
+_US = 1_000_000
+
+
+def time_text(time_us: int) -> str:
+    """Return UTC microseconds as RFC 3339 with milliseconds."""
+    return datetime.fromtimestamp(time_us / _US, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def seconds_text(duration_us: int) -> str:
+    """Return a duration in seconds, without needless digits."""
+    return f"{duration_us / _US:.3f}".rstrip("0").rstrip(".") + " s"
+
+
+def numbers_text(numbers: Mapping[str, object]) -> str:
+    """Return numbers by name: ``needs 8, free 3``."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())
+
+
+def need_text(need: Mapping[str, Any]) -> str:
+    """Return what an event says is needed, in words."""
+    count, nodes = need.get("count", 1), need.get("nodes", 1)
+    if need["mode"] == "mig":
+        text = f"{count} x MIG {need['profile']}"
+    elif need["mode"] == "share":
+        text = f"{need['gpu_milli']}/1000 of a device"
+    else:
+        text = f"{count} whole device(s)" + (f" on each of {nodes} nodes" if nodes > 1 else "")
+    if need.get("memory_mib"):
+        text += f", at least {need['memory_mib']} MiB"
+    if need.get("models"):
+        text += f", model {' or '.join(need['models'])}"
+    if need.get("pool"):
+        text += f", pool {need['pool']}"
+    if need.get("labels"):
+        text += ", labels " + ", ".join(f"{key}={value}" for key, value in need["labels"].items())
+    return text
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """Return the event as one sentence; a type this program does not know, as its name."""
+    words = _WORDS.get(event["type"])
+    return str(event["type"]) if words is None else words(event)
+
+
+def _because(event: Mapping[str, Any]) -> str:
+    return f": {event['reason']}" if event.get("reason") else ""
+
+
+def _by(event: Mapping[str, Any]) -> str:
+    return f" by {event['author']}" if event.get("author") else ""
+
+
+def _received(event: Mapping[str, Any]) -> str:
+    who = f"tenant {event['tenant']}, queue {event['queue']}"
+    return f"request {event['request']} was let in: {need_text(event['need'])} ({who})"
+
+
+def _rejected(event: Mapping[str, Any]) -> str:
+    detail = numbers_text(event["numbers"])
+    return f"request {event['request']} was refused: {event['code']} ({detail})"
+
+
+def _queued(event: Mapping[str, Any]) -> str:
+    again = " again" if event["again"] else ""
+    return (
+        f"request {event['request']} waits{again}: {event['code']}"
+        f" ({numbers_text(event['numbers'])})"
+    )
+
+
+def _granted(event: Mapping[str, Any]) -> str:
+    parts = "; ".join(f"{', '.join(one['units'])} on {one['node']}" for one in event["parts"])
+    return f"lease {event['lease']} was granted: {parts} (charged {event['charge_milli']} milli)"
+
+
+def _stopping(event: Mapping[str, Any]) -> str:
+    return f"lease {event['lease']} is to end: {event['reason']}{_by(event)}"
+
+
+def _part_ended(event: Mapping[str, Any]) -> str:
+    code = event.get("exit_code")
+    exited = "" if code is None else f", exit code {code}"
+    return f"lease {event['lease']} ended on {event['node']}: {event['how']}{exited}"
+
+
+def _lease_ended(event: Mapping[str, Any]) -> str:
+    held = seconds_text(event["held_us"])
+    return f"lease {event['lease']} is over: {event['reason']}, held for {held}"
+
+
+def _issued(event: Mapping[str, Any]) -> str:
+    units = ", ".join(event["units"])
+    about = f"{units} after lease {event['lease']}"
+    if event["kind"] == "stop":
+        about = f"lease {event['lease']} ({units})"
+    return f"{event['node']} was ordered to {event['kind']} {about} ({event['order']})"
+
+
+def _closed(event: Mapping[str, Any]) -> str:
+    outcome = event["type"].removeprefix("order.").replace("-", " ")
+    return f"order {event['order']}: {outcome}{_because(event)}"
+
+
+def _registered(event: Mapping[str, Any]) -> str:
+    boot = f"incarnation {event['incarnation']}, agent {event['agent']}"
+    return f"node {event['node']} registered in pool {event['pool']} ({boot})"
+
+
+def _node(event: Mapping[str, Any]) -> str:
+    return f"node {event['node']} is {event['state']}{_by(event)}{_because(event)}"
+
+
+def _discovered(event: Mapping[str, Any]) -> str:
+    mig = ", MIG mode" if event["mig_enabled"] else ""
+    what = f"{event['model']}, {event['memory_mib']} MiB{mig}"
+    return f"device {event['device']} was seen on {event['node']}: {what}"
+
+
+def _quarantined(event: Mapping[str, Any]) -> str:
+    kind = event["type"].partition(".")[0]
+    return f"{kind} {event['unit']} was put in quarantine{_because(event)}"
+
+
+def _present(event: Mapping[str, Any]) -> str:
+    what = f"{event['profile']} at {event['start']} of {event['device']}"
+    return f"slice {event['slice']} is present: {what} ({event['mig_uuid']})"
+
+
+def _alarm(event: Mapping[str, Any]) -> str:
+    return f"alarm {event['code']} about {event['about']} ({numbers_text(event['numbers'])})"
+
+
+_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "pool.applied": lambda event: f"pool {event['pool']} was set{_by(event)}{_because(event)}",
+    "queue.applied": lambda event: (
+        f"queue {event['queue']} was set to {event['ordering']}{_by(event)}{_because(event)}"
+    ),
+    "quota.applied": lambda event: (
+        f"tenant {event['tenant']} may hold {event['nominal_gpu_milli']} milli"
+        f"{_by(event)}{_because(event)}"
+    ),
+    "node.registered": _registered,
+    "node.changed": _node,
+    "device.discovered": _discovered,
+    "device.health": lambda event: (
+        f"device {event['device']} is {event['health']}{_because(event)}"
+    ),
+    "device.quarantined": _quarantined,
+    "slice.quarantined": _quarantined,
+    "device.cleared": lambda event: (
+        f"device {event['device']} was cleared{_by(event)}{_because(event)}"
+    ),
+    "slice.present": _present,
+    "slice.gone": lambda event: f"slice {event['slice']} is gone{_because(event)}",
+    "request.received": _received,
+    "request.rejected": _rejected,
+    "request.queued": _queued,
+    "request.ended": lambda event: f"request {event['request']} has ended: {event['how']}",
+    "lease.granted": _granted,
+    "lease.started": lambda event: f"lease {event['lease']} runs on {event['node']}",
+    "lease.stopping": _stopping,
+    "part.ended": _part_ended,
+    "lease.ended": _lease_ended,
+    "order.issued": _issued,
+    "order.done": _closed,
+    "order.failed": _closed,
+    "order.timed-out": _closed,
+    "order.superseded": _closed,
+    "alarm.raised": _alarm,
+}

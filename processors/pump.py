@@ -1,0 +1,109 @@
+"""Feed an engine from the log itself: one reader for each input topic and partition.
+
+Used by the runners that read for themselves (plain and embedded). The readers of
+a partition take turns at its lock, one batch each, so neither topic starves the
+other; reads wait at the log, so a lone input is handed over as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from ledger.log.port import LogUnavailable
+from ledger.wire import INPUTS, full_name
+from processors.engine import DAMAGED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from processors.engine import Engine
+
+__all__ = ["Pumps", "keep_time", "until_stopped"]
+
+_log = structlog.get_logger(__name__)
+
+#: How long one wait at the log lasts, in seconds.
+_WAIT_S = 1.0
+
+#: How long to wait after a read that failed, in seconds.
+_RETRY_S = 0.5
+
+
+class Pumps:
+    """The readers of the partitions that an engine holds."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._tasks: list[asyncio.Task[None]] = []
+        #: Done with the error when a reader has failed for good.
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Begin to read for every partition assigned to the engine now."""
+        for partition in self._engine.partitions:
+            for topic in INPUTS:
+                task = asyncio.create_task(self._pump(topic, partition))
+                task.add_done_callback(self._ended)
+                self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """End the readers. Revoke the engine's partitions first: batches then end whole."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def _pump(self, topic: str, partition: int) -> None:
+        engine = self._engine
+        name = full_name(engine.settings.prefix, topic)
+        # Asked for anew each time: after a loss the engine may stand elsewhere.
+        while (start := await engine.position(topic, partition)) is not None:
+            try:
+                size = engine.settings.batch
+                records = await engine.log.read(name, partition, start, size, _WAIT_S)
+            except DAMAGED:
+                raise
+            except LogUnavailable as error:
+                _log.warning("inputs cannot be read", topic=name, error=str(error))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if records:
+                await engine.take(topic, partition, records)
+
+
+async def keep_time(engine: Engine, clock: Callable[[], int], *, overlooked: bool = False) -> None:
+    """Tick the engine for ever; with ``overlooked`` also look for inputs passed over.
+
+    ``clock`` returns UTC microseconds.
+    """
+    while True:
+        await engine.tick(clock())
+        if overlooked:
+            await engine.catch_up(clock())
+        await asyncio.sleep(engine.settings.tick_s)
+
+
+async def until_stopped(
+    stop: asyncio.Event, *work: Coroutine[None, None, None] | asyncio.Future[None]
+) -> None:
+    """Run ``work`` until ``stop`` is set, then cancel it; raise the first error of any of it."""
+    waiting = asyncio.ensure_future(stop.wait())
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        done, _ = await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in [waiting, *tasks]:
+            task.cancel()
+        # Gathered, so that a second error is not complained about as one that nobody saw.
+        await asyncio.gather(waiting, *tasks, return_exceptions=True)

@@ -1,0 +1,38 @@
+"""What every runner does before it holds anything: look at the topics, open the snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledger.log.topics import check
+from ledger.snapshots import SnapshotStore
+from ledger.wire import full_name
+
+if TYPE_CHECKING:
+    from ledger.log.port import Log
+    from processors.settings import Settings
+
+__all__ = ["Refused", "check_topics", "snapshot_store"]
+
+
+class Refused(Exception):
+    """The worker does not start, or does not go on, as things are set up; says what to change."""
+
+
+async def check_topics(log: Log, settings: Settings) -> int:
+    """Return the inputs' partition count; raise `Refused` with each setting, found and wanted."""
+    findings = await check(log, settings.prefix)
+    if findings:
+        lines = "\n".join(f"  {finding}" for finding in findings)
+        raise Refused(
+            f"the topics are not as declared, the worker does not start:\n{lines}\n"
+            "`gpuledger topics apply` makes what is missing; a setting is changed at the broker"
+        )
+    return await log.partitions(full_name(settings.prefix, "requests"))
+
+
+def snapshot_store(settings: Settings) -> SnapshotStore | None:
+    """Return where snapshots are kept, or None when none are wanted."""
+    if not settings.snapshot_every:
+        return None
+    return SnapshotStore(settings.snapshot_folder, full_name(settings.prefix, "events"))
