@@ -135,6 +135,7 @@ class SimulatedNode:
         #: Lease -> what was said when its task ended; order -> its answer, None: none yet.
         self._ended: dict[str, Said] = {}
         self._answers: dict[str, Said | None] = {}
+        self._open: set[str] = set()
         self._outbox: list[Said] = []
         self._inbox: list[Order] = []
         self._health = {device.uuid: "healthy" for device in spec.devices}
@@ -148,6 +149,11 @@ class SimulatedNode:
         return self._running
 
     @property
+    def busy(self) -> bool:
+        """Whether a task runs or an order is being carried out."""
+        return bool(self._running or self._open)
+
+    @property
     def connected(self) -> bool:
         """Whether the node is on and can be heard."""
         return "down" not in self._faults and "silent" not in self._faults
@@ -157,8 +163,9 @@ class SimulatedNode:
         self._boots += 1
         self.incarnation = self._boot_name(self._boots)
         self.epoch = 0
-        for kept in (self._agenda, self._running, self._ended, self._answers, self._outbox):
-            kept.clear()
+        self._forget_work()
+        self._ended.clear()
+        self._answers.clear()
         self._start_agent(now_us)
 
     def hear(self, order: Order, now_us: int) -> None:
@@ -220,9 +227,7 @@ class SimulatedNode:
         if isinstance(fault, DeviceFault):
             self._set_health(fault, now_us, begins=begins)
         elif isinstance(fault, Down) and fault.incarnation == "new" and begins:
-            self._agenda.clear()
-            self._running.clear()
-            self._outbox.clear()
+            self._forget_work()
         elif isinstance(fault, (Down, Silent)) and not begins:
             self._come_back(fault, now_us)
 
@@ -416,6 +421,15 @@ class SimulatedNode:
 
     def _remember(self, order: Order, answer: Said | None) -> None:
         _put(self._answers, order.order, answer)
+        if answer is None:
+            self._open.add(order.order)
+        else:
+            self._open.discard(order.order)
+
+    def _forget_work(self) -> None:
+        """Lose what does not survive that the machine is off."""
+        for kept in (self._agenda, self._running, self._open, self._outbox):
+            kept.clear()
 
 
 def _slot(fault: Fault) -> str:

@@ -18,13 +18,15 @@ from schemas.codes import CODES, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ledger.core.index import ClassKey
     from ledger.core.state import Request, State
     from ledger.reading import Seen
 
 __all__ = ["Ambiguous", "Explanation", "Holder", "Line", "Rule", "Step", "resolve", "steps", "why"]
 
 Numbers = dict[str, int | str | None]
+
+#: (pool, model, memory_mib, MIG profile or empty): devices that are alike for every request.
+DeviceKind = tuple[str, str, int, str]
 
 #: How many leases, and how many requests ahead, an explanation names.
 NAMED = 10
@@ -320,14 +322,14 @@ def _line(state: State, request: Request, code: str) -> Line:
 
 def _in_the_way(state: State, request: Request, code: str) -> tuple[list[Holder], list[str]]:
     """Return who holds what the request needs, ending soonest first, and what is out of use."""
-    mine = frozenset(state.index.matches(state, request.need))
+    mine = frozenset(key[:4] for key in state.index.matches(state, request.need))
     holders = []
     for lease in state.leases.values():
         units = tuple(
             unit
             for part in lease.parts.values()
             for unit in part.units
-            if code == "quota_in_use" or _class_of(state, unit) in mine
+            if code == "quota_in_use" or _kind_of(state, unit) in mine
         )
         if lease.tenant == request.tenant if code == "quota_in_use" else units:
             ends = lease.due_us
@@ -338,7 +340,8 @@ def _in_the_way(state: State, request: Request, code: str) -> tuple[list[Holder]
     return holders, [] if code == "quota_in_use" else list(_out_of_use(state, mine))
 
 
-def _class_of(state: State, unit: str) -> ClassKey | None:
+def _kind_of(state: State, unit: str) -> DeviceKind | None:
+    """Return (pool, model, memory, profile) of a device or slice, the kind its class is of."""
     item = state.slices.get(unit)
     device = state.devices.get(unit if item is None else item.device)
     if device is None:
@@ -347,9 +350,9 @@ def _class_of(state: State, unit: str) -> ClassKey | None:
     return (pool, device.model, device.memory_mib, "" if item is None else item.profile)
 
 
-def _out_of_use(state: State, classes: frozenset[ClassKey]) -> Iterator[str]:
-    """Name devices of these classes that nobody may have now, and why."""
-    wanted = {one[:3] for one in classes}
+def _out_of_use(state: State, kinds: frozenset[DeviceKind]) -> Iterator[str]:
+    """Name devices of these kinds that nobody may have now, and why."""
+    wanted = {kind[:3] for kind in kinds}
     for uuid, device in sorted(state.devices.items()):
         node = state.nodes[device.node]
         if (node.pool, device.model, device.memory_mib) not in wanted:

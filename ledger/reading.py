@@ -105,15 +105,12 @@ async def read_events(
     fold = Fold() if fold is None else fold
     topic = full_name(prefix, "events")
     head = fold.head
-    end = await log.end(topic, partition)
-    if upto is not None and upto.offsets is not None:
-        end = min(end, upto.offsets.get(partition, end))
+    end = await _end(log, topic, partition, upto)
     while head.offset < end:
         limit = min(_CHUNK, end - head.offset)
         records = await log.read(topic, partition, head.offset, limit, _WAIT_S)
         if not records:
-            detail = f"the log ends at {end}, but has nothing from here on"
-            raise Damaged(topic, partition, head.offset, "gap", detail)
+            raise _nothing_more(topic, partition, head.offset, end)
         for record in records:
             if upto is not None and upto.time_us is not None and record.time_us > upto.time_us:
                 return
@@ -150,14 +147,48 @@ async def fold_log(
             fold = await _from_snapshot(log, topic, number, snapshots) or fold
         fold.reading()
         done += fold.head.offset
-        async for _ in read_events(log, prefix, number, fold, upto):
-            done += 1
-            if progress is not None and done % _CHUNK == 0:
+        async for count in _fold_values(log, topic, number, fold, upto):
+            done += count
+            if progress is not None:
                 progress(done, total)
         folds[number] = fold.ready()
     if progress is not None:
         progress(total, total)
     return folds
+
+
+async def _fold_values(
+    log: Log, topic: str, partition: int, fold: Fold, upto: Upto | None
+) -> AsyncIterator[int]:
+    """Fold one partition as `read_events` does, values only; yield the count of each chunk."""
+    end = await _end(log, topic, partition, upto)
+    head = fold.head
+    while head.offset < end:
+        limit = min(_CHUNK, end - head.offset)
+        rows = await log.values(topic, partition, head.offset, limit)
+        if not rows:
+            raise _nothing_more(topic, partition, head.offset, end)
+        last_us = None if upto is None else upto.time_us
+        try:
+            for offset, time_us, value in rows:
+                if last_us is not None and time_us > last_us:
+                    return
+                fold.apply(offset, value)
+        except LogDamaged as fault:
+            raise Damaged(topic, partition, fault.offset, fault.code, fault.detail) from fault
+        yield len(rows)
+
+
+async def _end(log: Log, topic: str, partition: int, upto: Upto | None) -> int:
+    end = await log.end(topic, partition)
+    if upto is not None and upto.offsets is not None:
+        end = min(end, upto.offsets.get(partition, end))
+    return end
+
+
+def _nothing_more(topic: str, partition: int, offset: int, end: int) -> Damaged:
+    detail = f"the log ends at {end}, but has nothing from here on"
+    return Damaged(topic, partition, offset, "gap", detail)
 
 
 async def _from_snapshot(

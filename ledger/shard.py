@@ -15,28 +15,31 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import structlog
 
+from ledger.batch import Batch
 from ledger.core.decide import CREATES_CELL, Decision, decide, to_record
 from ledger.core.fold import Fold
 from ledger.core.outbox import (
-    Message,
     answer_again,
     answered,
+    conflict_of,
     malformed_reply,
     messages,
     open_orders,
 )
 from ledger.ingest import Refusal, dead_letter, ingest
-from ledger.log.partition import partition_of
-from ledger.log.port import Entry, TopicPartition
-from ledger.wire import INPUTS, claim_entry, decision_entry, full_name, message_entry
+from ledger.log.port import LogUnavailable
+from ledger.outgoing import Outgoing
+from ledger.wire import INPUTS, claim_entry, decision_entry, full_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from ledger.core.outbox import Message
     from ledger.core.turn import Input
-    from ledger.log.port import Log, Record
+    from ledger.log.port import Entry, Log, Record
     from ledger.snapshots import SnapshotStore
 
 __all__ = ["MAX_BATCH", "Batch", "Fenced", "Shard", "ShardCounts", "ShardOptions"]
@@ -73,38 +76,6 @@ class ShardCounts:
     codes: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(slots=True)
-class Batch:
-    """What a run of inputs leads to: records to append, then messages to send.
-
-    ``dead`` and ``refused`` (their answers) depend on no state and go first.
-    ``again`` are answers that leave no record. Once a later input's record is
-    in the log, no load looks at theirs again, so they must be out by then:
-    ``cuts`` holds how many entries, messages and answers go before each such record.
-    """
-
-    entries: list[Entry] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    dead: list[Entry] = field(default_factory=list)
-    refused: list[Message] = field(default_factory=list)
-    again: list[Message] = field(default_factory=list)
-    cuts: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def cut(self) -> None:
-        """Let the answers so far go out before what is added from here on."""
-        done = self.cuts[-1][2] if self.cuts else 0
-        if len(self.again) > done:
-            self.cuts.append((len(self.entries), len(self.messages), len(self.again)))
-
-    def pieces(self) -> Iterator[tuple[int, list[Entry], list[Message]]]:
-        """Yield what goes out together: the index of its first record, records, messages."""
-        entries = messages = again = 0
-        for end in [*self.cuts, (len(self.entries), len(self.messages), len(self.again))]:
-            said = [*self.messages[messages : end[1]], *self.again[again : end[2]]]
-            yield entries, self.entries[entries : end[0]], said
-            entries, messages, again = end
-
-
 class Shard:
     """The ledger's partition ``partition`` as this writer holds it."""
 
@@ -128,7 +99,7 @@ class Shard:
         self._events = full_name(self.options.prefix, "events")
         self._last_value: bytes | None = None
         self._snapshot_at = 0
-        self._partitions: dict[str, int] = {}
+        self._out = Outgoing(log, self.options.prefix)
 
     # -- load --------------------------------------------------------------
 
@@ -147,7 +118,7 @@ class Shard:
         for topic in INPUTS:
             self.position[topic] = self.fold.head.sources.get(topic, -1) + 1
         found = [one for state in self.fold.cells.values() for one in open_orders(state)]
-        await self._send(found + self._last_answers(recent))
+        await self._out.send(found + self._last_answers(recent))
         _log.info(
             "partition claimed",
             partition=self.partition,
@@ -171,12 +142,16 @@ class Shard:
         recent: deque[dict[str, Any]] = deque(maxlen=MAX_BATCH)
         head = self.fold.head
         while head.offset < end:
-            records = await self.log.read(
-                self._events, self.partition, head.offset, min(_READ, end - head.offset), 5.0
-            )
-            for record in records:
-                verdict, data = self.fold.apply(record.offset, record.value)
-                self._last_value = record.value
+            limit = min(_READ, end - head.offset)
+            rows = await self.log.values(self._events, self.partition, head.offset, limit)
+            if not rows:
+                raise LogUnavailable(
+                    f"{self._events}/{self.partition}: nothing to read at {head.offset},"
+                    f" though it ends at {end}"
+                )
+            for offset, _time_us, value in rows:
+                verdict, data = self.fold.apply(offset, value)
+                self._last_value = value
                 if verdict == "effective":
                     recent.append(data)
         return recent
@@ -190,7 +165,8 @@ class Shard:
         void records may lie between them.
         """
         keys = dict.fromkeys(key for record in recent for key in answered(record))
-        return [one for cell, key in keys for one in answer_again(self.fold.cells[cell], key)]
+        found = [one for cell, key in keys for one in answer_again(self.fold.cells[cell], key)]
+        return found + [one for record in recent for one in conflict_of(record)]
 
     # -- decide ------------------------------------------------------------
 
@@ -249,7 +225,7 @@ class Shard:
         self.counts.decided += 1
 
     def _no_cell(self, cell: str, given: Input, batch: Batch) -> None:
-        """A cell is made by policy: until then its requests are refused, without a record."""
+        """Refuse a request without a record: a cell is made by policy."""
         self.counts.unrecorded += 1
         self.counts.codes["unknown_cell"] += 1
         if given.topic == "requests":
@@ -261,7 +237,7 @@ class Shard:
         self.counts.answered_again += 1
         state = self.fold.cells.get(cell)
         if state is not None and given.topic == "requests":
-            batch.again.extend(answer_again(state, given.key))
+            batch.again.extend(answer_again(state, given.key, given.fingerprint))
 
     def _put_aside(self, record: Record, refusal: Refusal, batch: Batch) -> None:
         self.counts.dead_letters += 1
@@ -315,64 +291,63 @@ class Shard:
         `LogUnavailable` when the outcome is unknown: either way this shard must
         be dropped and loaded again.
         """
-        await self._send_refused(batch)
-        first = self.fold.head.offset - len(batch.entries)
+        await self._out.refused(batch)
+        total = len(batch.entries)
+        decided_at = self.fold.head.offset - total
         for index, entries, said in batch.pieces():
-            await self._append(first + index, entries, said)
-            await self._send(said)
+            first = self.fold.head.offset - (total - index)
+            offsets = await self._append(first, entries, said)
+            if offsets and offsets[0] != decided_at + index:
+                _move(said, dict(enumerate(offsets, decided_at + index)))
+            await self._out.send(said)
         self._snapshot_if_due()
 
-    async def _append(self, first: int, entries: Sequence[Entry], said: Sequence[Message]) -> None:
-        """Append records that belong at offset ``first``, or see that nobody else wrote there.
+    async def _append(
+        self, first: int, entries: Sequence[Entry], said: Sequence[Message]
+    ) -> list[int]:
+        """Append records that belong at offset ``first``; return where they are.
 
-        Answers without a record need the second: the state that they speak of
-        must still be the ledger's.
+        Answers without a record need to know as well that the state they speak of
+        is still the ledger's.
         """
         if entries:
             offsets = await self.log.append(self._events, self.partition, entries)
-            found, last = offsets[0], offsets[-1]
-            contiguous = offsets == list(range(first, first + len(entries)))
+            end = offsets[-1] + 1
         elif said:
-            found = last = await self.log.end(self._events, self.partition)
-            contiguous = found == first
+            offsets, end = [], await self.log.end(self._events, self.partition)
         else:
-            return
-        if not contiguous:
-            raise Fenced(
-                f"{self._events}/{self.partition}: our records went to {found}..{last},"
-                f" expected {first}..; another writer is there"
+            return []
+        if end - first < len(entries):
+            raise Fenced(f"{self._events}/{self.partition}: the log was cut off at {end}")
+        if end - first > len(entries):
+            await self._look_between(first, end, set(offsets))
+        return offsets
+
+    async def _look_between(self, first: int, end: int, ours: set[int]) -> None:
+        """Read what others have written from ``first`` to ``end``.
+
+        A writer that was fenced and does not know it yet writes void records:
+        they take offsets and change nothing. A claim makes ours void: `Fenced`.
+        """
+        others = 0
+        offset = first
+        while offset < end:
+            records = await self.log.read(
+                self._events, self.partition, offset, min(_READ, end - offset), 5.0
             )
-
-    async def _send_refused(self, batch: Batch) -> None:
-        """Put the malformed aside. Before the records: a load does not see these inputs again."""
-        outgoing = await self._outgoing(batch.refused)
-        if batch.dead:
-            dead = full_name(self.options.prefix, "dead-letters")
-            count = await self._count(dead)
-            for entry in batch.dead:
-                outgoing.setdefault((dead, partition_of(entry.key, count)), []).append(entry)
-        if outgoing:
-            await self.log.append_all(outgoing)
-
-    async def _send(self, found: Sequence[Message]) -> None:
-        outgoing = await self._outgoing(found)
-        if outgoing:
-            await self.log.append_all(outgoing)
-
-    async def _outgoing(self, found: Sequence[Message]) -> dict[TopicPartition, list[Entry]]:
-        outgoing: dict[TopicPartition, list[Entry]] = {}
-        for message in found:
-            topic = full_name(self.options.prefix, message[0])
-            entry = message_entry(message)
-            target = partition_of(entry.key or b"", await self._count(topic))
-            outgoing.setdefault((topic, target), []).append(entry)
-        return outgoing
-
-    async def _count(self, topic: str) -> int:
-        count = self._partitions.get(topic)
-        if count is None:
-            count = self._partitions[topic] = await self.log.partitions(topic)
-        return count
+            for record in records:
+                if record.offset not in ours:
+                    if not _is_decision(record.value):
+                        raise Fenced(
+                            f"{self._events}/{self.partition}: another writer is there, since"
+                            f" {record.offset}"
+                        )
+                    others += 1
+                    self._last_value = record.value if not ours else self._last_value
+                offset = record.offset + 1
+        self.fold.head.offset += others
+        self.fold.head.void += others
+        _log.warning("void records of another writer", partition=self.partition, records=others)
 
     def _snapshot_if_due(self) -> None:
         every = self.options.snapshot_every
@@ -396,3 +371,21 @@ class Shard:
         """Return when something falls due in any of the partition's cells, or None."""
         dues = [state.index.deadlines.next_due_us(state) for state in self.fold.cells.values()]
         return min((due for due in dues if due is not None), default=None)
+
+
+def _is_decision(value: bytes | None) -> bool:
+    """Say whether a record is a decision: with another's token it is void."""
+    try:
+        return bool(orjson.loads(value or b"{}")["kind"] == "decision")
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        # Not ours to judge: the load that follows does.
+        return False
+
+
+def _move(said: Sequence[Message], places: dict[int, int]) -> None:
+    """Correct the positions in replies whose records did not get the offsets expected."""
+    for message in said:
+        position = message[3].get("position")
+        if position is not None:
+            partition, _, offset = position.partition("@")
+            message[3]["position"] = f"{partition}@{places[int(offset)]}"

@@ -271,12 +271,18 @@ class _Partition:
 
     def judge_state(self) -> None:
         """Check the invariants of the state that the partition folds to."""
-        last = max(self.fold.head.offset - 1, 0)
         if not self.folding:
             return
+        last = max(self.fold.head.offset - 1, 0)
         for state in self.fold.cells.values():
-            for one in invariants.check(state):
-                self.found.add(one.invariant, self.number, last, f"{one.about}: {one.detail}")
+            try:
+                broken = invariants.check(state)
+            except Exception as error:  # noqa: BLE001 - it names something that is not there
+                detail = f"cell {state.cell}: {type(error).__name__}: {error}"
+                self.found.add("unreadable", self.number, last, detail)
+            else:
+                for one in broken:
+                    self.found.add(one.invariant, self.number, last, f"{one.about}: {one.detail}")
 
     def report(self, begin: int, end: int) -> PartitionReport:
         """Return the partition's part of the report."""

@@ -260,7 +260,7 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 for slot in slots:
                     group.create_task(_call(work, slot))
-        except ExceptionGroup as errors:
+        except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
     # -- time --------------------------------------------------------------

@@ -69,9 +69,7 @@ def inventory(cell: str, node: str, gpus: int, *, incarnation: str = "boot1") ->
     ]
     data = {"node": node, "incarnation": incarnation, "epoch": 1, "pool": "h100"}
     name = f"inventory-{incarnation}"
-    return input_entry(
-        cell, "node.inventory", f"/nodes/{node}", name, {**data, "devices": devices}
-    )
+    return input_entry(cell, "node.inventory", f"/nodes/{node}", name, {**data, "devices": devices})
 
 
 def heartbeat(cell: str, node: str, beat: int, *, incarnation: str = "boot1") -> Entry:

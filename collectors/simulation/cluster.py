@@ -6,9 +6,9 @@ theirs. Only time is made up. The clock jumps from one thing to the next: a
 submission, an end of a task, a fault, a deadline of the ledger. All inputs of one
 instant are appended together, so they cost one transaction of the log.
 
-Heartbeats are the one thing left out: in a month of 24 nodes five million of them
-would say that nothing has changed. When a node falls silent, `_Silence` works out
-when its last heartbeat was and says what the liveness processor would have said.
+Heartbeats are sent only before the ledger's liveness looks at them, and the last one
+of a node when it goes away: in a month of 24 nodes five million others would say
+that nothing has changed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,9 @@ __all__ = ["Act", "Cluster", "Loop", "Scenario", "Standing", "job_source"]
 _US = 1_000_000
 _READ = 5000
 
-#: How often a node's heart beats, and how long it may not before it counts as silent.
-_HEARTBEAT_US = 10 * _US
-_SILENT_AFTER_US = 35 * _US
-
 #: Instants between two looks at the replies, and two reports of progress.
 _LOOK_EVERY = 200
 
-LIVENESS = "/gpuledger/liveness"
 OPERATOR = "/operators/demo"
 
 
@@ -59,8 +54,8 @@ class Loop(Protocol):
     async def step(self) -> int:
         """Decide every input there is; return how many there were."""
 
-    async def tick(self, now_us: int) -> object:
-        """Let time pass in the ledger: what is due by then happens."""
+    async def tick(self, now_us: int) -> int:
+        """Write what time brings onto the observations: ticks, and nodes that are silent."""
 
     def next_due_us(self) -> int | None:
         """Return when the ledger has something due, or None."""
@@ -78,7 +73,10 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that will happen. Times of jobs, acts and faults count from ``start_us``."""
+    """Everything that will happen. Times of jobs, acts and faults count from ``start_us``.
+
+    ``heartbeat_limit_s`` must be the one that the loop works with.
+    """
 
     cell: str
     start_us: int
@@ -87,6 +85,7 @@ class Scenario:
     acts: Sequence[Act] = ()
     faults: FaultPlan = field(default_factory=FaultPlan)
     timing: Timing = field(default_factory=Timing)
+    heartbeat_limit_s: int = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,10 @@ class Cluster:
         prefix: str = "gpuledger",
         progress: Callable[[Standing], None] | None = None,
     ) -> None:
-        """Make the nodes; nothing runs yet. The log's topics must exist."""
+        """Make the nodes; nothing runs yet.
+
+        The log's topics must exist, the inputs and heartbeats with one partition each.
+        """
         self.log = log
         self.loop = loop
         self.clock = clock
@@ -127,13 +129,13 @@ class Cluster:
         self._progress = progress
         self._endings = {job.id: job.ending for job in scenario.jobs}
         self.nodes = {spec.name: self._node(spec) for spec in scenario.nodes}
-        self._silence = {name: _Silence() for name in self.nodes}
         self._order = count()
         self._agenda = self._plan()
         self._wakes: list[tuple[int, str]] = []
         self._positions: list[int] = []
         self._requests: list[Entry] = []
         self._observations: list[Entry] = []
+        self._heartbeats: list[Entry] = []
         self._submitted = 0
 
     def _node(self, spec: NodeSpec) -> SimulatedNode:
@@ -145,13 +147,13 @@ class Cluster:
         """Return how the trace says that the order's task ended."""
         return self._endings.get(order.task or "") or self.scenario.timing.ending(order)
 
-    def _plan(self) -> list[tuple[int, int, Job | Act | Turn | str]]:
+    def _plan(self) -> list[tuple[int, int, Job | Act | Turn | None]]:
         """Return what will happen whatever the ledger does, as a heap by time.
 
         At one instant acts of operators come first, then faults, then jobs.
         """
         start_us = self.scenario.start_us
-        planned: list[tuple[int, Job | Act | Turn | str]] = [
+        planned: list[tuple[int, Job | Act | Turn | None]] = [
             *((start_us + act.at_us, act) for act in self.scenario.acts),
             *((turn.at_us, turn) for turn in turns(self.scenario.faults, start_us)),
             *((start_us + job.at_us, job) for job in self.scenario.jobs),
@@ -172,13 +174,13 @@ class Cluster:
         await self.loop.start()
         for node in self.nodes.values():
             node.start(self.clock.now_us)
-        await self._instant(list(self.nodes))
+        await self._instant(list(self.nodes), look=True)
         for instant in count(1):
             next_us = self._next_us()
             if next_us is None:
                 break
             self.clock.move_to(next_us)
-            await self._instant([])
+            await self._instant([], look=next_us == self.loop.next_due_us())
             if instant % _LOOK_EVERY == 0:
                 await self._look()
         await self._look()
@@ -194,23 +196,30 @@ class Cluster:
             times.append(due_us)
         return min(times, default=None)
 
-    async def _instant(self, names: list[str]) -> None:
-        """Let everything happen that is due now, and what follows from it at once."""
+    async def _instant(self, names: Sequence[str], *, look: bool) -> None:
+        """Let everything happen that is due now, and what follows from it at once.
+
+        With ``look`` the ledger looks at the time as well: deadlines and silent nodes.
+        """
         now_us = self.clock.now_us
-        due_us = self.loop.next_due_us()
         touched = dict.fromkeys(names)
         while self._agenda and self._agenda[0][0] <= now_us:
-            self._happen(heappop(self._agenda)[2], touched)
+            what = heappop(self._agenda)[2]
+            look = look or what is None
+            self._happen(what, touched)
         while self._wakes and self._wakes[0][0] <= now_us:
             touched[heappop(self._wakes)[1]] = None
         for name in touched:
             self.nodes[name].advance(now_us)
             self._collect(name)
-        if due_us is not None and due_us <= now_us:
-            await self._append()
+        if look:
+            for name, node in self.nodes.items():
+                if node.connected:
+                    self._beat(name)
+        await self._append()
+        if look:
             await self.loop.tick(now_us)
         while True:
-            await self._append()
             await self.loop.step()
             heard = await self._hear_orders()
             for name in heard:
@@ -218,32 +227,44 @@ class Cluster:
             touched |= heard
             if not self._observations:
                 break
+            await self._append()
         for name in touched:
             wake_us = self.nodes[name].next_us()
             if wake_us is not None:
                 heappush(self._wakes, (wake_us, name))
 
-    def _happen(self, what: Job | Act | Turn | str, touched: dict[str, None]) -> None:
-        """Do one thing of the agenda; a bare name is a node whose silence may be noticed."""
-        if isinstance(what, str):
-            self._notice(what)
-        elif isinstance(what, Turn):
+    def _happen(self, what: Job | Act | Turn | None, touched: dict[str, None]) -> None:
+        """Do one thing of the agenda; None is a time at which a silence may be noticed."""
+        if isinstance(what, Turn):
             self._turn(what)
             touched[what.fault.node] = None
         elif isinstance(what, Act):
             entry = input_entry(self.scenario.cell, what.type, OPERATOR, what.id, what.data)
             self._requests.append(entry)
-        else:
+        elif what is not None:
             self._requests.append(_submission(self.scenario.cell, what))
             self._submitted += 1
 
+    def _turn(self, turn: Turn) -> None:
+        """Let a fault begin or end on its node; a node's heart beats for the last time before."""
+        node, now_us = self.nodes[turn.fault.node], self.clock.now_us
+        if turn.begins and isinstance(turn.fault, (Down, Silent)):
+            self._beat(turn.fault.node)
+            noticed_us = now_us + self.scenario.heartbeat_limit_s * _US
+            heappush(self._agenda, (noticed_us, next(self._order), None))
+        node.turn(turn.fault, now_us, begins=turn.begins)
+
+    def _beat(self, name: str) -> None:
+        said = self.nodes[name].heartbeat(self.clock.now_us)
+        self._heartbeats.append(said.entry(name, name))
+
     async def _append(self) -> None:
         """Append the inputs that have come together, in one transaction."""
-        # One cell has one key, so all of it goes to one partition: that of the first.
         batches: dict[tuple[str, int], list[Entry]] = {}
         for suffix, entries in (
             ("requests", self._requests),
             ("observations", self._observations),
+            ("heartbeats", self._heartbeats),
         ):
             if entries:
                 batches[full_name(self._prefix, suffix), 0] = entries.copy()
@@ -266,9 +287,7 @@ class Cluster:
                 self._positions[partition] = records[-1].offset + 1
                 if len(records) < _READ:
                     break
-                records = await self.log.read(
-                    topic, partition, self._positions[partition], _READ
-                )
+                records = await self.log.read(topic, partition, self._positions[partition], _READ)
         return heard
 
     def _collect(self, name: str) -> None:
@@ -283,59 +302,6 @@ class Cluster:
             jobs = len(self.scenario.jobs)
             ended = self.client.ended
             self._progress(Standing(self.clock.now_us, jobs, self._submitted, ended))
-
-    # -- faults and silence ----------------------------------------------------
-
-    def _turn(self, turn: Turn) -> None:
-        """Let a fault begin or end on its node; note when its silence will be noticed."""
-        name, now_us = turn.fault.node, self.clock.now_us
-        node, silence = self.nodes[name], self._silence[name]
-        away = isinstance(turn.fault, (Down, Silent))
-        if away and turn.begins:
-            beats = (now_us - silence.since_us(self.scenario.start_us)) // _HEARTBEAT_US
-            silence.last_beat_us = silence.since_us(self.scenario.start_us) + beats * _HEARTBEAT_US
-            silence.incarnation = node.incarnation
-            noticed_us = max(now_us, silence.last_beat_us + _SILENT_AFTER_US)
-            heappush(self._agenda, (noticed_us, next(self._order), name))
-        node.turn(turn.fault, now_us, begins=turn.begins)
-        if away and not turn.begins:
-            self._collect(name)
-            silence.back_us = now_us
-            if silence.noticed:
-                silence.noticed = False
-                self._say_of(name, "node.back", {"incarnation": node.incarnation})
-
-    def _notice(self, name: str) -> None:
-        """Say that a node is silent, unless it is back."""
-        silence = self._silence[name]
-        since_us = self.clock.now_us - silence.last_beat_us
-        if not self.nodes[name].connected and since_us >= _SILENT_AFTER_US:
-            silence.noticed = True
-            about = {
-                "incarnation": silence.incarnation,
-                "last_heartbeat_us": silence.last_beat_us,
-            }
-            self._say_of(name, "node.silent", about)
-
-    def _say_of(self, name: str, kind: str, data: dict[str, Any]) -> None:
-        """Say what the liveness processor would say of a node."""
-        event_id = f"{name}-{kind}-{self.clock.now_us}"
-        entry = input_entry(self.scenario.cell, kind, LIVENESS, event_id, {"node": name, **data})
-        self._observations.append(entry)
-
-
-@dataclass(slots=True)
-class _Silence:
-    """What is known of a node's heart: its last beat before it went away, in microseconds."""
-
-    last_beat_us: int = 0
-    incarnation: str = ""
-    noticed: bool = False
-    back_us: int | None = None
-
-    def since_us(self, start_us: int) -> int:
-        """Return when the node was last started or came back."""
-        return start_us if self.back_us is None else self.back_us
 
 
 def _submission(cell: str, job: Job) -> Entry:

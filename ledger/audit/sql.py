@@ -133,6 +133,11 @@ class Ledger:
             cursor = self._db.execute(statement)
             description = cursor.description or []
             rows = cursor.fetchmany(self._limits.rows + 1)
+        except duckdb.OutOfMemoryException as error:
+            raise BadQuery(
+                f"the query needs more memory than {self._limits.memory_mib} MiB; ask for less,"
+                " or allow more with --memory-mib"
+            ) from error
         except duckdb.Error as error:
             if interrupted.is_set():
                 raise BadQuery(

@@ -56,6 +56,9 @@ def decide(state: State, given: Input) -> Decision:
     if code == "duplicate":
         return Decision(given, turn.now_us, code, numbers, [], recorded=False)
     fire(turn)
+    if turn.events:
+        # What became free before this input belongs to those who waited before it (C19).
+        run_pass(turn)
     if not code:
         code, numbers = _RULES[given.type](turn, given)
     run_pass(turn)

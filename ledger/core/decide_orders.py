@@ -125,8 +125,7 @@ def _failed(turn: Turn, given: Input) -> Answer:
         return order
     fact: OrderFailed = given.data
     evidence = dict(fact.evidence)
-    for unit in order.units:
-        turn.quarantine(unit, fact.reason, evidence)
+    turn.shut_away(order, fact.reason, evidence)
     turn.emit(
         {
             "type": "order.failed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.core.decide_requests import lease_past
+from ledger.core.layout import layout_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +110,9 @@ def _clear(turn: Turn, given: Input) -> Answer:
     shut = [name for name in device.slices if state.slices[name].quarantine is not None]
     if device.quarantine is None and not shut:
         return "not_quarantined", {"device": asked.device}
+    fault = layout_fault(state, device)
+    if fault is not None:
+        return "illegal_transition", {"device": asked.device, "fault": fault}
     turn.emit(
         {
             "type": "device.cleared",

@@ -40,13 +40,14 @@ def _submit(turn: Turn, given: Input) -> Answer:
     refusal = _never(turn.state, asked, need)
     if refusal is not None:
         return _reject(turn, given, refusal)
-    found = examine(turn.state, asked.tenant, asked.queue, need, None)
+    rank = (-asked.priority, turn.now_us, turn.state.arrivals + 1)
+    found = examine(turn.state, asked.tenant, asked.queue, need, rank)
     if isinstance(found, Placement):
         _receive(turn, given, need)
         grant(turn, turn.state.requests[given.key], found)
         return "granted", {}
     short = reason_to_wait(turn.state, asked.tenant, need, found)
-    if asked.max_wait_s == 0:
+    if asked.max_wait_s == 0 or turn.state.queues[asked.queue].max_wait_us == 0:
         return _reject(turn, given, (short.code, short.numbers))
     _receive(turn, given, need)
     turn.emit(

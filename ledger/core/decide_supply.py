@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ledger.core.decide_orders import fenced
 from ledger.core.due import lose_node
+from ledger.core.layout import layout_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +117,9 @@ def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) ->
             }
         )
     _slices(turn, device, report, restarted=restarted)
+    fault = layout_fault(turn.state, device)
+    if fault is not None:
+        turn.quarantine(device.uuid, fault, {})
     return True
 
 
@@ -214,7 +218,7 @@ def _clean_what_is_left(turn: Turn, node: Node) -> None:
             if item.lease is not None and item.cleaning and (item.lease, name) not in ordered:
                 left.setdefault(item.lease, []).append(name)
     for lease, units in sorted(left.items()):
-        turn.clean(lease, node.name, units)
+        turn.clean(lease, units)
 
 
 def _silent(turn: Turn, given: Input) -> Answer:

@@ -32,8 +32,7 @@ def _run(turn: Turn, name: str, due_us: int) -> None:
 def _order(turn: Turn, name: str, _due_us: int) -> None:
     """No answer is no proof: the units go into quarantine (A11)."""
     order = turn.state.orders[name]
-    for unit in order.units:
-        turn.quarantine(unit, f"{order.kind} order {name} was not answered", {})
+    turn.shut_away(order, f"{order.kind} order {name} was not answered", {})
     turn.emit({"type": "order.timed-out", "order": name})
     if order.kind == "stop":
         lease = turn.state.leases[order.lease]

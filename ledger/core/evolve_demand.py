@@ -126,6 +126,7 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
     request.code = "granted"
     request.answered = True
     tenant.held_milli += charge
+    state.index.tightened(state, tenant.name)
     state.leases[name] = lease
     state.index.due(state, lease.due_us, "run", name)
 
@@ -160,7 +161,7 @@ def _take_device(node: Node, device: Device, lease: Lease, hold: Hold) -> None:
     old = device_state(device)
     if device.node != node.name or not usable(node, device):
         raise RuleBroken("A6", f"lease {lease.id} takes {device.uuid}, which is not usable")
-    if device.mig_enabled:
+    if device.mig_enabled or device.slices:
         raise RuleBroken("A3", f"lease {lease.id} takes {device.uuid}, which is in MIG mode")
     if free_milli(device) < hold.milli or free_memory(device) < hold.mib:
         raise RuleBroken(
@@ -276,29 +277,30 @@ def _order_closed(state: State, event: Event, _now: int) -> None:
 def _free_units(state: State, order: Order) -> None:
     """Take the lease's hold off the units of its clean order.
 
-    After a failed order they are in quarantine, which keeps them out of use.
+    After a failed order they are in quarantine, which keeps them out of use. A
+    device that has moved is not this node's to speak of.
     """
-    touched: dict[str, list[str]] = {}
+    touched: list[str] = []
     for unit in order.units:
         item = state.slices.get(unit)
+        device = state.devices.get(unit if item is None else item.device)
+        if device is None or device.node != order.node:
+            continue
         if item is not None and item.lease == order.lease:
             old = slice_state(item)
             item.lease = None
             item.cleaning = False
             if item.quarantine is None:
                 step("slice", unit, old, "present")
-            device = state.devices[item.device]
-        elif unit in state.devices:
-            device = state.devices[unit]
+        elif item is None:
             old = device_state(device)
             if device.holds.pop(order.lease, None) is None:
                 continue
             _stepped(device, old)
         else:
             continue
-        touched.setdefault(device.node, []).append(device.uuid)
-    for name, uuids in touched.items():
-        state.index.refresh(state, state.nodes[name], uuids)
+        touched.append(device.uuid)
+    state.index.refresh(state, state.nodes[order.node], touched)
 
 
 DEMAND: dict[str, Callable[[State, Event, int], None]] = {

@@ -30,15 +30,13 @@ PAST_INCARNATIONS = 8
 
 def _pool_applied(state: State, event: Event, _now: int) -> None:
     name = event["pool"]
-    new = name not in state.pools
     state.pools[name] = Pool(
         name, event["labels"], event["silent_grace_us"], event["order_timeout_us"]
     )
     state.index.classes_changed(state)
-    if not new:
-        for node in state.nodes.values():
-            if node.pool == name and node.state == "silent":
-                _push_silence(state, node)
+    for node in state.nodes.values():
+        if node.pool == name and node.state == "silent":
+            _push_silence(state, node)
 
 
 def _queue_applied(state: State, event: Event, _now: int) -> None:
@@ -56,6 +54,7 @@ def _quota_applied(state: State, event: Event, _now: int) -> None:
     else:
         tenant.nominal_milli = nominal
         state.index.relieved.add(name)
+        state.index.tightened(state, name)
 
 
 def _node_registered(state: State, event: Event, _now: int) -> None:
@@ -88,6 +87,7 @@ def _node_registered(state: State, event: Event, _now: int) -> None:
         node.cpu_milli = event["cpu_milli"]
         node.memory_mib = event["memory_mib"]
         node.silent_since_us = None
+        state.alarms.pop(f"wrong_agent {name}", None)
     state.index.refresh_node(state, node)
 
 
@@ -129,9 +129,10 @@ def _device_discovered(state: State, event: Event, _now: int) -> None:
         node.devices.sort()
     else:
         old = device_state(device)
-        _out_of_index(state, device)
         if device.node != node.name:
-            state.nodes[device.node].devices.remove(uuid)
+            before = state.nodes[device.node]
+            before.devices.remove(uuid)
+            state.index.refresh_bare(state, before)
             node.devices.append(uuid)
             node.devices.sort()
         device.node = node.name
@@ -144,14 +145,9 @@ def _device_discovered(state: State, event: Event, _now: int) -> None:
         if device.health == "gone":
             device.health = "unknown"
         _stepped(device, old)
+        state.alarms.pop(f"duplicate_device {uuid}", None)
     state.index.refresh(state, node, [uuid])
-
-
-def _out_of_index(state: State, device: Device) -> None:
-    """Take the device out of its class, since the facts that make the class may change."""
-    health, device.health = device.health, "gone"
-    state.index.refresh(state, state.nodes[device.node], [device.uuid])
-    device.health = health
+    state.index.refresh_bare(state, node)
 
 
 def _stepped(device: Device, old: str) -> None:
@@ -190,7 +186,9 @@ def _device_cleared(state: State, event: Event, _now: int) -> None:
     device.quarantine = None
     for name in device.slices:
         item = state.slices[name]
-        item.quarantine = None
+        if item.quarantine is not None:
+            item.quarantine = None
+            step("slice", name, "quarantined", slice_state(item))
     _stepped(device, old)
     state.index.refresh(state, state.nodes[device.node], [device.uuid])
 
@@ -221,12 +219,12 @@ def _slice_gone(state: State, event: Event, _now: int) -> None:
     step("slice", item.id, slice_state(item), "gone")
     device = state.devices[item.device]
     device.slices.remove(item.id)
-    state.index.forget_slice(item)
+    state.index.forget_slice(state, item)
     state.index.refresh(state, state.nodes[device.node], [device.uuid])
 
 
-def _alarm_raised(state: State, event: Event, _now: int) -> None:
-    state.alarms[event["code"]] = state.alarms.get(event["code"], 0) + 1
+def _alarm_raised(state: State, event: Event, now: int) -> None:
+    state.alarms[f"{event['code']} {event['about']}"] = now
 
 
 SUPPLY: dict[str, Callable[[State, Event, int], None]] = {

@@ -12,21 +12,22 @@ request. Free is counted per node and device, never as a sum (DESIGN 1.11).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ledger.core.deadlines import Deadlines
+from ledger.core.places import NO_DEVICE, Cards, Slices, discard
 from ledger.core.state import WHOLE_MILLI, free_milli
 from ledger.core.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ledger.core.places import ClassKey
     from ledger.core.state import Device, Need, Node, Request, Slice, State
 
-__all__ = ["Cards", "ClassKey", "Index", "Slices", "Unindexed", "rebuild", "usable"]
+__all__ = ["Index", "Unindexed", "rebuild", "usable"]
 
-#: (pool, model, memory_mib, profile); the profile is empty for whole cards and shares.
-ClassKey = tuple[str, str, int, str]
+_MOST_MATCHES = 4096
 
 
 def usable(node: Node, device: Device) -> bool:
@@ -34,91 +35,12 @@ def usable(node: Node, device: Device) -> bool:
     return node.state == "online" and device.health == "healthy" and device.quarantine is None
 
 
-def _discard(items: list[Any], item: object) -> None:
-    at = bisect_left(items, item)  # type: ignore[type-var]
-    if at < len(items) and items[at] == item:
-        del items[at]
-
-
-class Cards:
-    """The free whole devices and the shared ones of one class."""
-
-    __slots__ = ("buckets", "free", "partial", "room")
-
-    def __init__(self) -> None:
-        """Start empty."""
-        #: node -> its free devices, sorted.
-        self.free: dict[str, list[str]] = {}
-        #: number of free devices -> the nodes that have exactly so many, sorted.
-        self.buckets: list[list[str]] = [[]]
-        #: (free thousandths, UUID) of devices that shares hold in part, sorted.
-        self.partial: list[tuple[int, str]] = []
-        #: UUID -> its free thousandths, for those in ``partial``.
-        self.room: dict[str, int] = {}
-
-    def move(self, node: str, free: list[str] | None) -> None:
-        """Set the node's free devices; None takes the node out."""
-        old = self.free.get(node)
-        if old is not None:
-            _discard(self.buckets[len(old)], node)
-        if free is None:
-            self.free.pop(node, None)
-            return
-        self.free[node] = free
-        self._enter(node, len(free))
-
-    def resize(self, node: str, before: int) -> None:
-        """Follow a change of the node's free devices, of which there were ``before``."""
-        count = len(self.free[node])
-        if count != before:
-            _discard(self.buckets[before], node)
-            self._enter(node, count)
-
-    def _enter(self, node: str, count: int) -> None:
-        while len(self.buckets) <= count:
-            self.buckets.append([])
-        insort(self.buckets[count], node)
-
-    def set_room(self, uuid: str, room: int | None) -> None:
-        """Set a shared device's free thousandths; None takes it out."""
-        old = self.room.pop(uuid, None)
-        if old is not None:
-            _discard(self.partial, (old, uuid))
-        if room is not None:
-            self.room[uuid] = room
-            insort(self.partial, (room, uuid))
-
-    def most_free(self) -> int:
-        """Return the largest number of free devices on one node."""
-        for count in range(len(self.buckets) - 1, -1, -1):
-            if self.buckets[count]:
-                return count
-        return 0
-
-
-class Slices:
-    """The free MIG slices of one class and profile."""
-
-    __slots__ = ("charge_milli", "free", "where")
-
-    def __init__(self, charge_milli: int) -> None:
-        """Start empty; ``charge_milli`` is what one slice counts against a quota."""
-        self.charge_milli = charge_milli
-        #: (node, device, start, slice id), sorted: neighbours fill up first.
-        self.free: list[tuple[str, str, int, str]] = []
-        self.where: dict[str, tuple[str, str, int, str]] = {}
-
-    def take_out(self, name: str) -> None:
-        """Take a slice out, if it is in."""
-        place = self.where.pop(name, None)
-        if place is not None:
-            _discard(self.free, place)
-
-
 class Index:
     """Everything derived. ``freed`` and the like say what a decision has loosened."""
 
     __slots__ = (
+        "_homes",
+        "_matches",
         "cards",
         "deadlines",
         "freed",
@@ -126,7 +48,6 @@ class Index:
         "relieved",
         "slices",
         "waiting",
-        "_matches",
     )
 
     def __init__(self) -> None:
@@ -141,6 +62,8 @@ class Index:
         self.relieved: set[str] = set()
         #: Strict queues whose head may have gone since the last pass.
         self.loosened_queues: set[str] = set()
+        #: Device, slice or bare node -> the class and the node under which it is kept.
+        self._homes: dict[str, tuple[ClassKey, str]] = {}
         self._matches: dict[tuple[object, ...], tuple[ClassKey, ...]] = {}
 
     def settle(self) -> None:
@@ -155,7 +78,7 @@ class Index:
     # -- classes ---------------------------------------------------------
 
     def classes_changed(self, state: State) -> None:
-        """Forget which classes a need matches; called for a new class or pool labels."""
+        """Forget which classes a need matches: one came or went, or a pool's labels changed."""
         self._matches.clear()
         self.waiting.reclassify(lambda need: self.matches(state, need))
         self.freed.update(self.cards)
@@ -165,7 +88,8 @@ class Index:
         """Return the classes that could serve the need, least memory first."""
         wanted = need.profile
         memory = 0 if wanted else need.memory_mib
-        key = (need.pool, need.labels, need.models, memory, wanted)
+        bare = need.count == 0
+        key = (need.pool, need.labels, need.models, memory, wanted, bare)
         found = self._matches.get(key)
         if found is None:
             kept: Iterable[ClassKey] = self.slices if wanted else self.cards
@@ -174,32 +98,18 @@ class Index:
                     (
                         one
                         for one in kept
-                        if one[3] == wanted
+                        if (one[3] == wanted or (bare and one[3] == NO_DEVICE))
                         and one[2] >= memory
                         and (need.pool is None or one[0] == need.pool)
                         and (not need.models or one[1] in need.models)
                         and _labelled(state, one[0], need)
                     ),
-                    key=lambda one: (one[2], one[0], one[1]),
+                    key=lambda one: (one[2], one[0], one[1], one[4]),
                 )
             )
+            if len(self._matches) >= _MOST_MATCHES:
+                self._matches.clear()
             self._matches[key] = found
-        return found
-
-    def cards_of(self, state: State, key: ClassKey) -> Cards:
-        """Return the class, made on first sight."""
-        found = self.cards.get(key)
-        if found is None:
-            found = self.cards[key] = Cards()
-            self.classes_changed(state)
-        return found
-
-    def slices_of(self, state: State, key: ClassKey, charge_milli: int) -> Slices:
-        """Return the slice class, made on first sight."""
-        found = self.slices.get(key)
-        if found is None:
-            found = self.slices[key] = Slices(charge_milli)
-            self.classes_changed(state)
         return found
 
     # -- following the state ---------------------------------------------
@@ -214,72 +124,82 @@ class Index:
         self.waiting.discard(request)
         self.loosened_queues.add(request.queue)
 
+    def tightened(self, state: State, tenant: str) -> None:
+        """Note that a tenant's quota has less room: what it can no longer have blocks nobody."""
+        for queue in self.waiting.queues_of(tenant):
+            if state.queues[queue].ordering == "strict":
+                self.loosened_queues.add(queue)
+
     def due(self, state: State, due_us: int | None, kind: str, name: str) -> None:
         """Remember that something falls due."""
         self.deadlines.push(state, due_us, kind, name)
 
     def refresh_node(self, state: State, node: Node) -> None:
-        """Bring everything on the node up to date, after its own state changed."""
-        self._leave_other_pools(state, node)
+        """Bring everything on the node up to date, after its own state or size changed."""
         self.refresh(state, node, node.devices)
+        self.refresh_bare(state, node)
+        self.free_class(state, node)
 
-    def _leave_other_pools(self, state: State, node: Node) -> None:
-        for key, cards in self.cards.items():
-            if node.name in cards.free and key[0] != node.pool:
-                cards.move(node.name, None)
-                for uuid in node.devices:
-                    cards.set_room(uuid, None)
-        for key, slices in self.slices.items():
-            if key[0] != node.pool:
-                for uuid in node.devices:
-                    for name in state.devices[uuid].slices:
-                        slices.take_out(name)
+    def refresh_bare(self, state: State, node: Node) -> None:
+        """Keep a node without devices in the class of its pool's such nodes."""
+        name = f"node {node.name}"
+        home = (_bare(node), node.name) if not node.devices else None
+        if self._homes.get(name) != home:
+            self._leave_cards(state, name)
+            if home is not None:
+                self._enter_cards(state, name, home)
 
     def refresh(self, state: State, node: Node, uuids: Iterable[str]) -> None:
         """Bring the node's named devices and their slices up to date."""
         name = node.name
-        touched: dict[ClassKey, int] = {}
+        before: dict[ClassKey, int] = {}
         for uuid in uuids:
             device = state.devices[uuid]
-            key = (node.pool, device.model, device.memory_mib, "")
-            cards = self.cards.get(key) or self.cards_of(state, key)
-            free = cards.free.get(name)
-            if free is None:
-                cards.move(name, [])
-                free = cards.free[name]
-            if key not in touched:
-                touched[key] = len(free)
-            able = usable(node, device) and not device.mig_enabled
+            key = (node.pool, device.model, device.memory_mib, "", WHOLE_MILLI)
+            if self._homes.get(uuid) != (key, name):
+                self._leave_cards(state, uuid)
+                self._enter_cards(state, uuid, (key, name))
+            cards = self.cards[key]
+            free = cards.free[name]
+            if key not in before:
+                before[key] = len(free)
+            able = usable(node, device) and not device.mig_enabled and not device.slices
             if able and not device.holds:
                 at = bisect_left(free, uuid)
                 if at == len(free) or free[at] != uuid:
                     free.insert(at, uuid)
                     self.freed.add(key)
             else:
-                _discard(free, uuid)
-            if cards.room or device.holds:
+                discard(free, uuid)
+            if device.holds or uuid in cards.room:
                 self._refresh_room(cards, key, device, able=able)
             for item in device.slices:
                 self.refresh_slice(state, node, device, state.slices[item])
-        for key, before in touched.items():
-            self.cards[key].resize(name, before)
+        for key, count in before.items():
+            self.cards[key].resize(name, count)
 
     def _refresh_room(self, cards: Cards, key: ClassKey, device: Device, *, able: bool) -> None:
         """Follow the room on a device that shares hold in part."""
         uuid = device.uuid
-        milli = free_milli(device) if able and device.holds else 0
-        if milli > 0:
-            if milli >= cards.room.get(uuid, 0):
+        room = free_milli(device) if able and device.holds else 0
+        if room > 0:
+            if room >= cards.room.get(uuid, 0):
                 self.freed.add(key)
-            cards.set_room(uuid, milli)
+            cards.set_room(uuid, room)
         elif uuid in cards.room:
             cards.set_room(uuid, None)
 
     def refresh_slice(self, state: State, node: Node, device: Device, item: Slice) -> None:
         """Bring one slice up to date."""
-        key = (node.pool, device.model, device.memory_mib, item.profile)
-        charge = -(-WHOLE_MILLI * item.compute_slices // max(1, device.compute_slices))
-        slices = self.slices_of(state, key, min(charge, WHOLE_MILLI))
+        home = (_slice_class(node, device, item), node.name)
+        if self._homes.get(item.id) != home:
+            self.forget_slice(state, item)
+            self._homes[item.id] = home
+            if home[0] not in self.slices:
+                self.slices[home[0]] = Slices()
+                self.classes_changed(state)
+            self.slices[home[0]].members += 1
+        slices = self.slices[home[0]]
         free = (
             item.lease is None
             and item.quarantine is None
@@ -291,23 +211,70 @@ class Index:
             place = (node.name, device.uuid, item.start, item.id)
             slices.where[item.id] = place
             insort(slices.free, place)
-            self.freed.add(key)
+            self.freed.add(home[0])
         elif place is not None and not free:
             slices.take_out(item.id)
 
-    def forget_slice(self, item: Slice) -> None:
-        """Take a slice that is gone out of every class."""
-        for slices in self.slices.values():
-            slices.take_out(item.id)
+    def forget_slice(self, state: State, item: Slice) -> None:
+        """Take a slice that is gone, or of another class by now, out of its class."""
+        home = self._homes.pop(item.id, None)
+        if home is None:
+            return
+        slices = self.slices[home[0]]
+        slices.take_out(item.id)
+        slices.members -= 1
+        if slices.members == 0:
+            del self.slices[home[0]]
+            self.classes_changed(state)
+
+    def _enter_cards(self, state: State, name: str, home: tuple[ClassKey, str]) -> None:
+        key, node = self._homes[name] = home
+        cards = self.cards.get(key)
+        if cards is None:
+            cards = self.cards[key] = Cards()
+            self.classes_changed(state)
+        if node not in cards.members:
+            cards.members[node] = 0
+            cards.move(node, [])
+        cards.members[node] += 1
+
+    def _leave_cards(self, state: State, name: str) -> None:
+        """Leave nothing behind: what is kept must not depend on what was there before."""
+        home = self._homes.pop(name, None)
+        if home is None:
+            return
+        key, node = home
+        cards = self.cards[key]
+        cards.set_room(name, None)
+        cards.members[node] -= 1
+        if cards.members[node]:
+            cards.move(node, [uuid for uuid in cards.free[node] if uuid != name])
+            return
+        del cards.members[node]
+        cards.move(node, None)
+        if not cards.members:
+            del self.cards[key]
+            self.classes_changed(state)
 
     def free_class(self, state: State, node: Node) -> None:
         """Note that the node's CPU or memory has more room."""
+        if not node.devices:
+            self.freed.add(_bare(node))
         for uuid in node.devices:
             device = state.devices[uuid]
-            self.freed.add((node.pool, device.model, device.memory_mib, ""))
-            for item in device.slices:
-                profile = state.slices[item].profile
-                self.freed.add((node.pool, device.model, device.memory_mib, profile))
+            self.freed.add((node.pool, device.model, device.memory_mib, "", WHOLE_MILLI))
+            for name in device.slices:
+                self.freed.add(_slice_class(node, device, state.slices[name]))
+
+
+def _bare(node: Node) -> ClassKey:
+    return (node.pool, "", 0, NO_DEVICE, 0)
+
+
+def _slice_class(node: Node, device: Device, item: Slice) -> ClassKey:
+    """A slice counts as its part of the device's compute slices, rounded up (C15)."""
+    part = -(-WHOLE_MILLI * item.compute_slices // max(1, device.compute_slices))
+    return (node.pool, device.model, device.memory_mib, item.profile, min(part, WHOLE_MILLI))
 
 
 def _labelled(state: State, pool: str, need: Need) -> bool:
@@ -331,6 +298,9 @@ class Unindexed(Index):
     def unqueued(self, request: Request) -> None:
         """Follow nothing."""
 
+    def tightened(self, state: State, tenant: str) -> None:
+        """Follow nothing."""
+
     def due(self, state: State, due_us: int | None, kind: str, name: str) -> None:
         """Follow nothing."""
 
@@ -340,7 +310,10 @@ class Unindexed(Index):
     def refresh(self, state: State, node: Node, uuids: Iterable[str]) -> None:
         """Follow nothing."""
 
-    def forget_slice(self, item: Slice) -> None:
+    def refresh_bare(self, state: State, node: Node) -> None:
+        """Follow nothing."""
+
+    def forget_slice(self, state: State, item: Slice) -> None:
         """Follow nothing."""
 
     def free_class(self, state: State, node: Node) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.core.index import rebuild
+from ledger.core.layout import layout_fault
 from ledger.core.lifecycles import LEASE, NODE, REQUEST
 from ledger.core.placement import Placement
 from ledger.core.schedule import examine
@@ -89,32 +90,12 @@ def _capacity(state: State) -> Iterator[Violation]:
     for device in state.devices.values():
         if free_milli(device) < 0:
             yield Violation("A9", device.uuid, f"{WHOLE_MILLI - free_milli(device)} milli are held")
-        shares = sum(
-            hold.mib
-            for hold in device.holds.values()
-            if hold.milli < WHOLE_MILLI and not hold.cleaning
-        )
-        if shares > device.memory_mib and device.quarantine is None:
-            yield Violation("A9", device.uuid, f"{shares} of {device.memory_mib} MiB are held")
+        fault = layout_fault(state, device)
+        if fault is not None and device.quarantine is None:
+            yield Violation("A2", device.uuid, fault)
         held = [name for name in device.slices if state.slices[name].lease is not None]
         if held and device.holds:
             yield Violation("A3", device.uuid, f"is held whole or in shares, and {held[0]} too")
-        if device.quarantine is None:
-            yield from _layout(state, device)
-
-
-def _layout(state: State, device: Device) -> Iterator[Violation]:
-    """Instances stand side by side; compute instances of one GPU instance share its memory."""
-    places = {(one.gi, one.start, one.size, one.memory_mib) for one in _slices(state, device)}
-    ends = sorted((start, start + size) for _, start, size, _ in places)
-    if any(later[0] < end for (_, end), later in zip(ends, ends[1:], strict=False)):
-        yield Violation("A2", device.uuid, f"slices overlap: {ends}")
-    compute = sum(one.compute_slices for one in _slices(state, device))
-    if device.compute_slices and compute > device.compute_slices:
-        yield Violation("A2", device.uuid, f"{compute} of {device.compute_slices} compute slices")
-    memory = sum(mib for _, _, _, mib in places)
-    if memory > device.memory_mib:
-        yield Violation("A2", device.uuid, f"slices have {memory} of {device.memory_mib} MiB")
 
 
 def _slices(state: State, device: Device) -> Iterator[Slice]:
@@ -277,7 +258,7 @@ def _quotas(state: State) -> Iterator[Violation]:
 def _clock(state: State) -> Iterator[Violation]:
     """L5, V1: nothing that is due at the cell's time is left undone, nothing is of the future."""
     for due_us, kind, name in state.index.deadlines.standing(state):
-        if due_us <= state.now_us:
+        if due_us < state.now_us:
             yield Violation("V1", name, f"{kind} was due at {due_us}, it is {state.now_us}")
     for lease in state.leases.values():
         if lease.granted_us > state.now_us:

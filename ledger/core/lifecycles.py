@@ -59,7 +59,7 @@ SLICE = _table(
     present="leased quarantined gone",
     leased="cleaning quarantined gone",
     cleaning="present quarantined gone",
-    quarantined="present gone cleaning",
+    quarantined="present leased cleaning gone",
     gone="",
 )
 

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from ledger.core.decide import Decision
     from ledger.core.state import Lease, Part, State
 
-__all__ = ["Message", "answer_again", "answered", "malformed_reply", "messages", "open_orders"]
+__all__ = [
+    "Message",
+    "answer_again",
+    "answered",
+    "conflict_of",
+    "malformed_reply",
+    "messages",
+    "open_orders",
+]
 
 #: (topic without prefix, key, type, payload).
 Message = tuple[str, str, str, dict[str, Any]]
@@ -37,10 +45,12 @@ def messages(state: State, decision: Decision, position: str | None) -> list[Mes
     if given.topic == "requests" and given.type != "request.submit":
         found.append(_reply(given.key, given.key, *_outcome(decision), position))
     elif decision.code == "id_conflict":
-        found.append(
-            _reply(given.key, given.key, "refused", "id_conflict", decision.numbers, position)
-        )
+        found.append(_conflict(given.key, decision.numbers, position))
     return found
+
+
+def _conflict(key: str, numbers: dict[str, Any], position: str | None) -> Message:
+    return _reply(key, key, "refused", "id_conflict", numbers, position)
 
 
 def _outcome(decision: Decision) -> tuple[str, str, dict[str, Any]]:
@@ -201,12 +211,22 @@ def open_orders(state: State, node: str | None = None) -> list[Message]:
     return found
 
 
-def answer_again(state: State, key: str) -> list[Message]:
-    """Answer an input (``source#id``) that was decided: the same as far as it still holds."""
+def answer_again(state: State, key: str, fingerprint: str | None = None) -> list[Message]:
+    """Answer an input (``source#id``) that was decided: the same as far as it still holds.
+
+    With ``fingerprint`` the input has come once more itself, and is refused when
+    it is not what was decided under its id.
+    """
     request = state.requests.get(key)
+    if fingerprint is not None:
+        entry = state.seen.get(key)
+        first = request.fp if request is not None else entry[0] if entry else fingerprint
+        if first != fingerprint:
+            return [_conflict(key, {"first": first, "now": fingerprint}, None)]
     if request is not None:
         if request.state == "queued":
-            return [_reply(request.id, request.id, "queued", "queued", {}, None)]
+            queued = _reply(request.id, request.id, "queued", "queued", {}, None)
+            return [*_first_grant(key, request.attempt), queued]
         lease = state.leases[request.lease or ""]
         event = {
             "request": request.id,
@@ -214,7 +234,8 @@ def answer_again(state: State, key: str) -> list[Message]:
             "attempt": request.attempt,
             "parts": [{"node": one.node, "units": one.units} for one in lease.parts.values()],
         }
-        return [one for one in _granted(state, event, None) if one[0] == "replies"]
+        first = _first_grant(key, request.attempt - 1)
+        return [*first, *(one for one in _granted(state, event, None) if one[0] == "replies")]
     entry = state.seen.get(key)
     if entry is None:
         return []
@@ -225,9 +246,22 @@ def answer_again(state: State, key: str) -> list[Message]:
     how, attempts = entry[3], entry[4]
     if how == "rejected":
         return [_reply(key, key, "rejected", entry[1], {}, None, final=True)]
-    answer = "ended" if attempts else how
-    numbers = {"how": how} if attempts else {}
-    return [_reply(key, key, answer, _code(how), numbers, None, final=True)]
+    if not attempts:
+        return [_reply(key, key, how, _code(how), {}, None, final=True)]
+    ended = _reply(key, key, "ended", _code(how), {"how": how}, None, attempt=attempts)
+    return [*_first_grant(key, attempts), ended]
+
+
+def _first_grant(key: str, past: int) -> list[Message]:
+    """Give a request's final answer, the first grant, when it has leases behind it.
+
+    Its id is that of the answer given first, so whoever had that sees a copy;
+    what was granted is over and not told again.
+    """
+    if past < 1:
+        return []
+    lease = f"{key}/1"
+    return [_reply(key, key, "granted", "granted", {}, None, final=True, lease=lease, attempt=1)]
 
 
 def answered(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -238,9 +272,17 @@ def answered(record: dict[str, Any]) -> list[tuple[str, str]]:
         for event in record["events"]
         if event["type"] in ("request.queued", "lease.granted", "request.ended")
     ]
-    if record["source"][0] == "requests":
+    if record["source"][0] == "requests" and record["outcome"]["code"] != "id_conflict":
         found.append((cell, f"{given['source']}#{given['id']}"))
     return found
+
+
+def conflict_of(record: dict[str, Any]) -> list[Message]:
+    """Return the refusal that a decision's record gave to an id used before, if it did."""
+    given, outcome = record["input"], record["outcome"]
+    if outcome["code"] != "id_conflict":
+        return []
+    return [_conflict(f"{given['source']}#{given['id']}", outcome.get("numbers", {}), None)]
 
 
 def malformed_reply(source: str, name: str, code: str, detail: str) -> Message:

@@ -17,7 +17,7 @@ from ledger.core.state import WHOLE_MILLI, free_memory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ledger.core.index import Cards, ClassKey
+    from ledger.core.places import Cards, ClassKey
     from ledger.core.state import Need, Node, State
 
 __all__ = ["Placement", "Shortfall", "charge_of", "could_fit", "place", "shortfall"]
@@ -46,8 +46,7 @@ def charge_of(state: State, need: Need) -> int:
         return WHOLE_MILLI * need.count * need.nodes
     if need.mode == "share":
         return need.gpu_milli
-    kept = state.index.slices
-    charges = [kept[key].charge_milli for key in state.index.matches(state, need)]
+    charges = [key[4] for key in state.index.matches(state, need)]
     return min(charges, default=0) * need.count
 
 
@@ -105,7 +104,7 @@ def _mig(state: State, need: Need, key: ClassKey) -> Placement | None:
             left -= 1
             if left == 0:
                 done = tuple((node, tuple(units)) for node, units in parts.items())
-                return Placement(done, slices.charge_milli * need.count, key)
+                return Placement(done, key[4] * need.count, key)
     return None
 
 

@@ -24,13 +24,9 @@ __all__ = ["examine", "grant", "reason_to_wait", "run_pass"]
 
 
 def examine(
-    state: State, tenant: str, queue: str, need: Need, rank: Rank | None
+    state: State, tenant: str, queue: str, need: Need, rank: Rank
 ) -> Placement | str:
-    """Return a place for the need, or the code of the first rule that holds it back.
-
-    ``rank`` None is a request that is not in line yet: everything of the strict
-    queue that waits for the same kind stands before it.
-    """
+    """Return a place for the need, or the code of the first rule that holds it back."""
     holder = state.tenants[tenant]
     room = holder.nominal_milli - holder.held_milli
     if charge_of(state, need) > room:
@@ -60,10 +56,10 @@ def reason_to_wait(state: State, tenant: str, need: Need, code: str) -> Shortfal
     return shortfall(state, need)
 
 
-def _behind(state: State, queue: str, need: Need, rank: Rank | None) -> bool:
+def _behind(state: State, queue: str, need: Need, rank: Rank) -> bool:
     mine = frozenset(state.index.matches(state, need))
     for shape in state.index.waiting.in_queue(queue):
-        if (rank is None or shape.head[0] < rank) and not mine.isdisjoint(shape.classes):
+        if shape.head[0] < rank and not mine.isdisjoint(shape.classes):
             other = state.tenants[shape.key[0]]
             if charge_of(state, shape.key[2]) <= other.nominal_milli - other.held_milli:
                 return True

@@ -244,10 +244,18 @@ class State:
     requests: dict[str, Request] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     orders: dict[str, Order] = field(default_factory=dict)
+    #: ``code about`` of an alarm that stands -> since when (µs). Raised once while it stands.
     alarms: dict[str, int] = field(default_factory=dict)
     #: ``source#id`` of an input -> [fingerprint, code, time in µs], oldest first;
     #: for a request that has ended also [.., how it ended, leases it had].
     seen: dict[str, list[Any]] = field(default_factory=dict)
+
+
+    def whereabouts(self, unit: str) -> str | None:
+        """Return the node on which a device or slice is present, or None."""
+        item = self.slices.get(unit)
+        device = self.devices.get(unit if item is None else item.device)
+        return None if device is None or device.health == "gone" else device.node
 
 
 def free_milli(device: Device) -> int:

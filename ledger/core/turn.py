@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.evolve import evolve
 
 if TYPE_CHECKING:
-    from ledger.core.state import Device, Lease, Request, State
+    from ledger.core.state import Device, Lease, Order, Request, State
 
 __all__ = ["Answer", "Input", "Numbers", "Turn"]
 
@@ -70,7 +70,9 @@ class Turn:
     # -- what several causes have in common --------------------------------
 
     def alarm(self, code: str, about: str, numbers: Numbers) -> None:
-        """Raise an alarm: a person should look, no lease changes."""
+        """Raise an alarm: a person should look, no lease changes. Once, while it stands."""
+        if f"{code} {about}" in self.state.alarms:
+            return
         self.emit({"type": "alarm.raised", "code": code, "about": about, "numbers": numbers})
 
     def order(self, kind: str, lease: str, node: str, units: list[str]) -> None:
@@ -89,16 +91,17 @@ class Turn:
             }
         )
 
-    def clean(self, lease: str, node: str, units: list[str]) -> None:
-        """Order the proof of clean for what is still there of these units."""
-        state = self.state
-        kept = [
-            unit
-            for unit in units
-            if unit in state.slices
-            or (unit in state.devices and state.devices[unit].health != "gone")
-        ]
-        if kept:
+    def clean(self, lease: str, units: list[str]) -> None:
+        """Order the proof of clean from every node that has some of these units now.
+
+        What is gone, or on a lost node, is asked for when it is back.
+        """
+        there: dict[str, list[str]] = {}
+        for unit in units:
+            node = self.state.whereabouts(unit)
+            if node is not None and self.state.nodes[node].state != "lost":
+                there.setdefault(node, []).append(unit)
+        for node, kept in there.items():
             self.order("clean", lease, node, kept)
 
     def stop(self, lease: Lease, reason: str, **more: int | str | None) -> None:
@@ -116,6 +119,8 @@ class Turn:
 
     def end_part(self, lease: Lease, node: str, how: str, **more: int | None) -> None:
         """Record that the task no longer runs on the node, and close its stop order."""
+        if lease.parts[node].state == "ended":
+            return
         event = {"type": "part.ended", "lease": lease.id, "node": node, "how": how}
         self.emit(event | {name: value for name, value in more.items() if value is not None})
         order = lease.parts[node].stop_order
@@ -139,8 +144,7 @@ class Turn:
                     {"type": "order.superseded", "order": part.stop_order, "reason": "lease ended"}
                 )
         self.emit({"type": "lease.ended", "lease": lease.id, "reason": reason, "held_us": held})
-        for part in lease.parts.values():
-            self.clean(lease.id, part.node, part.units)
+        self.clean(lease.id, [unit for part in lease.parts.values() for unit in part.units])
         self._after_lease(request, reason)
 
     def _after_lease(self, request: Request, reason: str) -> None:
@@ -158,6 +162,14 @@ class Turn:
             )
         else:
             self.emit({"type": "request.ended", "request": request.id, "how": reason})
+
+    def shut_away(self, order: Order, reason: str, evidence: Numbers) -> None:
+        """Put away what an order was about, as far as it is still on the order's node."""
+        for unit in order.units:
+            item = self.state.slices.get(unit)
+            device = self.state.devices.get(unit if item is None else item.device)
+            if device is not None and device.node == order.node:
+                self.quarantine(unit, reason, evidence)
 
     def quarantine(self, unit: str, reason: str, evidence: Numbers) -> None:
         """Put a device or slice out of use until an operator's word."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ledger.core.index import ClassKey
+    from ledger.core.places import ClassKey
     from ledger.core.state import Need, Request
 
 __all__ = ["Rank", "Shape", "ShapeKey", "Waiting"]
@@ -102,6 +102,10 @@ class Waiting:
             for name in names:
                 found.update(kept.get(name, {}))  # type: ignore[attr-defined]
         return sorted(found.values(), key=lambda shape: shape.line[0])
+
+    def queues_of(self, tenant: str) -> set[str]:
+        """Return the queues in which the tenant waits."""
+        return {key[1] for key in self._by_tenant.get(tenant, ())}
 
     def in_queue(self, queue: str) -> Iterable[Shape]:
         """Return the shapes that wait in this queue."""

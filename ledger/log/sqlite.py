@@ -49,6 +49,11 @@ _SELECT = (
     " WHERE topic = ? AND partition = ? AND offset >= ? ORDER BY offset LIMIT ?"
 )
 
+_VALUES = (
+    "SELECT offset, time_us, value FROM records"
+    " WHERE topic = ? AND partition = ? AND offset >= ? ORDER BY offset LIMIT ?"
+)
+
 _LAST = (
     "SELECT offset, time_us FROM records"
     " WHERE topic = ? AND partition = ? ORDER BY offset DESC LIMIT 1"
@@ -129,6 +134,12 @@ class SqliteLog(Log):
             return await read_or_wait(self._wakeup, read_now, wait_s)
         finally:
             self._waiting -= 1
+
+    async def values(
+        self, topic: str, partition: int, start: int, limit: int = 1000
+    ) -> list[tuple[int, int, bytes | None]]:
+        """See `Log.values`."""
+        return await self._run("read", self._values, topic, partition, start, limit)
 
     async def create_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
         """See `Log.create_topics`. Replication and settings have no meaning here."""
@@ -252,6 +263,12 @@ class SqliteLog(Log):
             Record(topic, partition, offset, time_us, key, value, _load_headers(headers))
             for offset, time_us, key, value, headers in rows
         ]
+
+    def _values(
+        self, topic: str, partition: int, start: int, limit: int
+    ) -> list[tuple[int, int, bytes | None]]:
+        self._check(topic, partition)
+        return self._db.execute(_VALUES, (topic, partition, start, limit)).fetchall()
 
     def _create_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
         created: list[str] = []

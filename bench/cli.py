@@ -1,0 +1,69 @@
+"""``gpuledger bench NAME``: each prints one JSON object a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+__all__ = ["bench_app"]
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measure: one JSON object a line.")
+
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is random.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+
+
+def _print(row: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(orjson.dumps(row).decode())
+        return
+    for name, value in row.items():
+        typer.echo(f"{name:>18}  {value}")
+    typer.echo("")
+
+
+@bench_app.command()
+def core(
+    nodes: Annotated[int, typer.Option("--nodes", min=1)] = 1000,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, max=64)] = 8,
+    requests: Annotated[int, typer.Option("--requests", min=1)] = 20_000,
+    seed: Seed = 1,
+    as_json: Json = False,
+) -> None:
+    """Time the pure core: decisions a second in one process."""
+    from bench.core import run  # noqa: PLC0415 - each bench loads only what it needs
+
+    _print(run(nodes, gpus_per_node, requests, seed), as_json=as_json)
+
+
+@bench_app.command()
+def replay(
+    records: Annotated[int, typer.Option("--records", min=2000)] = 1_000_000,
+    seed: Seed = 1,
+    folder: Annotated[Path | None, typer.Option("--folder", help="Where the log is made.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time a replay from disk to the digest, and a worker's first decision."""
+    from bench.replay import run  # noqa: PLC0415
+
+    _print(run(records, seed, folder), as_json=as_json)
+
+
+@bench_app.command()
+def pipeline(
+    runner: Annotated[
+        str, typer.Option("--runner", help="faust, plain, sqlite, or all of them.")
+    ] = "all",
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=64)] = 4,
+    requests: Annotated[int, typer.Option("--requests", min=100)] = 20_000,
+    paced: Annotated[int, typer.Option("--paced", min=10, help="Requests at 100 a second.")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """Time the whole path on a real log: throughput, and latency beside a bare round trip."""
+    from bench.pipeline import run  # noqa: PLC0415
+
+    for row in run(runner, partitions, requests, paced):
+        _print(row, as_json=as_json)

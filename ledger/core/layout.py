@@ -1,0 +1,40 @@
+"""Whether what is reported of a device can be: slices side by side, within its size (A2, A9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledger.core.state import WHOLE_MILLI
+
+if TYPE_CHECKING:
+    from ledger.core.state import Device, State
+
+__all__ = ["layout_fault"]
+
+
+def layout_fault(state: State, device: Device) -> str | None:
+    """Say what is impossible about the device, or None.
+
+    Compute instances of one GPU instance (same ``gi``) share its place and memory.
+    """
+    shares = sum(
+        hold.mib
+        for hold in device.holds.values()
+        if hold.milli < WHOLE_MILLI and not hold.cleaning
+    )
+    if shares > device.memory_mib:
+        return f"shares hold {shares} of {device.memory_mib} MiB"
+    if not device.slices:
+        return None
+    slices = [state.slices[name] for name in device.slices]
+    places = {one.gi: (one.start, one.start + one.size, one.memory_mib) for one in slices}
+    ends = sorted(places.values())
+    if any(after[0] < before[1] for before, after in zip(ends, ends[1:], strict=False)):
+        return "slices overlap: " + " ".join(f"{start}-{end - 1}" for start, end, _ in ends)
+    compute = sum(one.compute_slices for one in slices)
+    if device.compute_slices and compute > device.compute_slices:
+        return f"slices have {compute} of {device.compute_slices} compute slices"
+    memory = sum(mib for _, _, mib in ends)
+    if memory > device.memory_mib:
+        return f"slices have {memory} of {device.memory_mib} MiB"
+    return None
