@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.core.placement import charge_of, place, shortfall
 from ledger.core.schedule import examine, reason_to_wait
-from ledger.wording import numbers_text, sentence
-from schemas.codes import CODES, Kind
+from ledger.steps import REFUSED, steps
+from schemas.codes import CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from ledger.core.state import Request, State
     from ledger.reading import Seen
+    from ledger.steps import Step
 
-__all__ = ["Ambiguous", "Explanation", "Holder", "Line", "Rule", "Step", "resolve", "steps", "why"]
+__all__ = ["Ambiguous", "Explanation", "Holder", "Line", "Rule", "resolve", "why"]
 
 Numbers = dict[str, int | str | None]
 
@@ -67,17 +68,6 @@ class Rule:
     text: str
     verdict: str
     numbers: Numbers
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that happened: where it is recorded, when, and in words."""
-
-    position: str
-    time_us: int
-    text: str
-    code: str | None = None
-    numbers: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +168,7 @@ def why(state: State, history: Iterable[Seen], request: str) -> Explanation | No
 
 def _over(state: State, request: str, happened: tuple[Step, ...]) -> Explanation:
     """Explain a request that has ended, or an input that never was one, by its records."""
-    refused = next((step for step in happened if step.text.startswith(_REFUSED)), None)
+    refused = next((step for step in happened if step.text.startswith(REFUSED)), None)
     if refused is not None and refused.code is not None:
         rules = _up_to(refused.code, dict(refused.numbers or {}))
         advice = _ADVICE.get(refused.code)
@@ -198,7 +188,6 @@ def _over(state: State, request: str, happened: tuple[Step, ...]) -> Explanation
 
 #: How long an entry of ``State.seen`` is that is no request's.
 _INPUT_ONLY = 3
-_REFUSED = "refused: "
 
 
 def _up_to(code: str, numbers: Numbers) -> tuple[Rule, ...]:
@@ -365,57 +354,3 @@ def _out_of_use(state: State, kinds: frozenset[DeviceKind]) -> Iterator[str]:
             yield f"{uuid}: node {node.name} is {node.state}"
         elif any(hold.cleaning for hold in device.holds.values()):
             yield f"{uuid}: being cleaned"
-
-
-# -- what happened ----------------------------------------------------------------
-
-
-def steps(history: Iterable[Seen], request: str) -> Iterator[Step]:
-    """Yield what the effective records say of a request and its leases, in their order."""
-    leases = f"{request}/"
-    for seen in history:
-        if seen.verdict != "effective":
-            continue
-        data = seen.data
-        hit = False
-        for event in data["events"]:
-            about = event.get("request", "")
-            lease = event.get("lease", "")
-            if about == request or lease.startswith(leases):
-                hit = True
-                yield _step(seen, event)
-        given, outcome = data["input"], data["outcome"]
-        if not hit and _concerns(given, request, leases):
-            numbers = outcome.get("numbers", {})
-            kind = CODES[outcome["code"]].kind
-            said = f"{given['type']} from {given['source']}: {outcome['code']}"
-            text = f"{said} ({numbers_text(numbers)})" if numbers else said
-            yield Step(
-                seen.position,
-                data["time_us"],
-                text,
-                None if kind is Kind.YES else outcome["code"],
-                numbers,
-            )
-
-
-def _step(seen: Seen, event: dict[str, Any]) -> Step:
-    """Return the step of one event, with the code that explains it where it has one."""
-    kind, time_us = event["type"], seen.data["time_us"]
-    if kind == "request.rejected":
-        text = f"{_REFUSED}{event['code']} ({numbers_text(event['numbers'])})"
-        return Step(seen.position, time_us, text, event["code"], event["numbers"])
-    if kind == "request.queued":
-        return Step(seen.position, time_us, sentence(event), event["code"], event["numbers"])
-    if kind == "lease.granted":
-        return Step(seen.position, time_us, sentence(event), "granted", event["why"])
-    return Step(seen.position, time_us, sentence(event))
-
-
-def _concerns(given: dict[str, Any], request: str, leases: str) -> bool:
-    data = given["data"]
-    return (
-        f"{given['source']}#{given['id']}" == request
-        or data.get("request") == request
-        or str(data.get("lease", "")).startswith(leases)
-    )

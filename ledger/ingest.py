@@ -42,6 +42,9 @@ _CELL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 #: Kept free in a dead letter for its reason: names, numbers and a detail of a few hundred bytes.
 _REASON_BYTES = 4096
 
+#: How long a text in a reply may be (`schemas.base.Text`).
+_MOST_TEXT = 500
+
 _KNOWN = frozenset(name for name, _ in TYPES)
 
 
@@ -100,9 +103,10 @@ def _first_fault(fault: ValidationError) -> str:
     first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(step)[:80] for step in first["loc"])[:200]
     more = fault.error_count() - 1
-    return f"{place or 'the record'}: {first['msg'][:200]}" + (
-        f" (and {more} more)" if more else ""
-    )
+    text = f"{place or 'the record'}: {first['msg'][:200]}"
+    text += f" (and {more} more)" if more else ""
+    # Names and values of the sender's are in it; a reply carries no control characters.
+    return text if text.isprintable() else ascii(text)[1:-1][:_MOST_TEXT]
 
 
 def _claimed_us(text: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What leaves the ledger beside its records: replies, orders and dead letters, onto their topics."""
+"""What leaves the ledger beside its records: replies, orders and dead letters."""
 
 from __future__ import annotations
 

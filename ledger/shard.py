@@ -297,7 +297,7 @@ class Shard:
         for index, entries, said in batch.pieces():
             first = self.fold.head.offset - (total - index)
             offsets = await self._append(first, entries, said)
-            if offsets and offsets[0] != decided_at + index:
+            if offsets and offsets[-1] != decided_at + index + len(entries) - 1:
                 _move(said, dict(enumerate(offsets, decided_at + index)))
             await self._out.send(said)
         self._snapshot_if_due()

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.state import Device, Request, Slice, device_state, need_to_plain, slice_state
-from ledger.explain import Ambiguous, Step
-from ledger.wording import numbers_text, sentence
+from ledger.explain import Ambiguous
+from ledger.steps import Step, outcome_text
+from ledger.wording import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -144,8 +145,7 @@ class Search:
         named = [str(given["data"].get(one)) for one in _FIELDS if one in given["data"]]
         if not hit and (key in self._follow or not self._follow.isdisjoint(named)):
             numbers = outcome.get("numbers", {})
-            said = f"{given['type']} from {given['source']}: {outcome['code']}"
-            text = f"{said} ({numbers_text(numbers)})" if numbers else said
+            text = outcome_text(data)
             step = Step(seen.position, data["time_us"], text, outcome["code"], numbers)
             shown.timeline.append(step)
 
@@ -157,14 +157,16 @@ class Search:
         shown = self._shown
         if len(self._keys) > 1:
             raise Ambiguous(shown.id, self._keys)
-        for name in (shown.id, *self._keys):
-            for state in states.values():
+        names = (shown.id, *self._keys)
+        for state in states.values():
+            for name in names:
                 shown.things.extend(_things(state, name))
-            if not shown.things:
-                kinds = [kind for kind, ids in shown.touched.items() if name in ids]
-                shown.things.extend(Thing(kind, "", None) for kind in kinds if kind != "about")
+        if not shown.things:
+            kinds = [kind for kind, ids in shown.touched.items() if shown.id in ids]
+            shown.things.extend(Thing(kind, "", None) for kind in kinds if kind != "about")
         for ids in shown.touched.values():
-            ids.pop(shown.id, None)
+            for name in names:
+                ids.pop(name, None)
         return shown
 
 

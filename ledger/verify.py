@@ -198,7 +198,7 @@ class _Partition:
 
     number: int
     found: _Faults
-    fold: Fold = field(default_factory=Fold)
+    fold: Fold = field(default_factory=lambda: Fold().reading())
     folding: bool = True
     next: int = 0
     read: int = 0
@@ -273,6 +273,7 @@ class _Partition:
         """Check the invariants of the state that the partition folds to."""
         if not self.folding:
             return
+        self.fold.ready()
         last = max(self.fold.head.offset - 1, 0)
         for state in self.fold.cells.values():
             try:

@@ -235,6 +235,8 @@ class Engine:
         fenced = isinstance(error, Fenced)
         self.metrics.lost("fenced" if fenced else "unavailable")
         if fenced and self._give_up:
+            # Whoever waits for this partition's lock must not claim it either.
+            slot.gone.set()
             raise error
         longest = (_FENCED_S if fenced else _UNAVAILABLE_S) * 2**slot.failures
         slot.failures = min(slot.failures + 1, 10)

@@ -124,6 +124,15 @@ class Site:
         """Put observations on the log."""
         await self._append("observations", list(entries))
 
+    async def beat(self, nodes: Iterable[tuple[str, str]], every_s: float) -> None:
+        """Send a heartbeat of each (cell, node) for ever."""
+        kept, number = list(nodes), 0
+        while True:
+            beats = [heartbeat(cell, node, number) for cell, node in kept]
+            await self._append("heartbeats", beats)
+            number += 1
+            await asyncio.sleep(every_s)
+
     async def work(self) -> int:
         """Read orders and replies, do what they ask for; return how many new ones there were."""
         asked: list[Entry] = []

@@ -259,7 +259,7 @@ async def test_a_bad_input(case: Case) -> None:
 
 
 async def replies(site: Site) -> list[Reply]:
-    """Return every reply, held against its model: whatever came in, what goes out is well formed."""
+    """Return every reply, held against its model: what goes out is always well formed."""
     found = []
     topic = full_name(PREFIX, "replies")
     for partition in range(await site.log.partitions(topic)):
@@ -335,7 +335,22 @@ def _swap_numbers(value: bytes, chance: random.Random) -> bytes:
     return value.replace(digit, other, 1)
 
 
-_PALETTE = [None, True, 0, -1, 2**53, 1.5, "", "t", "c-o1", f"{TEAM}#r1", "\x00", [], {}, "x" * 600]
+_PALETTE: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    2**53,
+    1.5,
+    "",
+    "t",
+    "c-o1",
+    f"{TEAM}#r1",
+    "\x00",
+    [],
+    {},
+    "x" * 600,
+]
 
 
 def _swap_values(value: bytes, chance: random.Random) -> bytes:
@@ -367,7 +382,7 @@ def _valid(chance: random.Random, number: int) -> tuple[str, str, str, dict[str,
             {"mode": "mig", "profile": "1g.10gb"},
         ]
     )
-    submit = SUBMIT | {
+    submit: dict[str, Any] = SUBMIT | {
         "ask": ask,
         "priority": chance.randrange(3),
         "max_wait_s": chance.choice([None, 0, 1]),
@@ -378,7 +393,7 @@ def _valid(chance: random.Random, number: int) -> tuple[str, str, str, dict[str,
         {"uuid": f"GPU-{at}", "model": "H100", "memory_mib": 81_920}
         for at in range(chance.randrange(2, 5))
     ]
-    return chance.choice(
+    kinds: list[tuple[str, str, str, dict[str, Any]]] = (
         [
             ("requests", "request.submit", source, submit),
             ("requests", "request.submit", source, submit),
@@ -390,7 +405,8 @@ def _valid(chance: random.Random, number: int) -> tuple[str, str, str, dict[str,
             ("observations", "order.done", f"/nodes/{node}", {**at_node, "order": order}),
             ("observations", "order.failed", f"/nodes/{node}",
              {**at_node, "order": order, "reason": "no"}),
-            ("observations", "task.started", f"/nodes/{node}", {**at_node, "lease": request + "/1"}),
+            ("observations", "task.started", f"/nodes/{node}",
+             {**at_node, "lease": f"{request}/1"}),
             ("observations", "task.ended", f"/nodes/{node}",
              {**at_node, "lease": f"{request}/1", "how": "completed"}),
             ("observations", "node.inventory", f"/nodes/{node}",
@@ -400,6 +416,7 @@ def _valid(chance: random.Random, number: int) -> tuple[str, str, str, dict[str,
             ("observations", "tick", "/gpuledger", {}),
         ]
     )  # fmt: skip
+    return chance.choice(kinds)
 
 
 def _anything(chance: random.Random, number: int) -> tuple[str, Entry]:

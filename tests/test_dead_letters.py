@@ -62,14 +62,15 @@ async def test_redriven_records_are_byte_for_byte_the_same() -> None:
 
 
 async def test_a_redriven_record_is_decided_once_the_cause_is_mended() -> None:
-    """What was put aside by an old program is taken by a newer one; here: a cell that was missing."""
+    """A letter goes in as any other record once somebody has mended it; unmended it comes back."""
     site = await new_site()
     entry = input_entry("c", "queue.apply", "/ops", "q2", {"queue": "q2", **OPERATOR})
     value = entry.value or b""
-    await site.put(Entry(entry.key, value.replace(b'"queue":"q2"', b'"queue":" q2"'), entry.headers))
+    await site.put(
+        Entry(entry.key, value.replace(b'"queue":"q2"', b'"queue":" q2"'), entry.headers)
+    )
     (letter,) = await letters(site)
     assert letter.code == "bad_field"
-    # The letter itself, mended by whoever reads it, goes in as any other record.
     await site.put(Entry(letter.record.key, value, entry.headers))
     assert "q2" in site.state.queues
     await redrive(site.log, letter)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ledger import wording
 from ledger.core.fold import Fold
 from ledger.explain import Ambiguous, Explanation, resolve, why
 from ledger.log.memory import MemoryLog
@@ -143,9 +144,7 @@ async def test_granted_running_and_ended() -> None:
     site = await new_site()
     name = await site.submit("r", 2)
     assert (await explain(site, name)).status == "granted"
-    await site.says(
-        "task.started", "/nodes/n1", node="n1", incarnation="b1", lease=f"{name}/1"
-    )
+    await site.says("task.started", "/nodes/n1", node="n1", incarnation="b1", lease=f"{name}/1")
     assert (await explain(site, name)).status == "running"
     await site.finish(f"{name}/1")
     found = await explain(site, name)
@@ -276,7 +275,5 @@ async def test_short_ids_of_two_sources_are_ambiguous() -> None:
 
 def test_every_event_has_a_sentence() -> None:
     """No type falls back to its bare name; a type of the future does."""
-    from ledger import wording
-
     assert set(wording._WORDS) == set(EVENT_MODELS)
     assert sentence({"type": "x.y"}) == "x.y"

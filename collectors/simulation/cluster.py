@@ -25,7 +25,7 @@ from ledger.wire import full_name, input_entry
 from schemas.catalogue import adapter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from collectors.fleet import NodeSpec
     from collectors.simulated import Ending
@@ -213,9 +213,7 @@ class Cluster:
             self.nodes[name].advance(now_us)
             self._collect(name)
         if look:
-            for name, node in self.nodes.items():
-                if node.connected:
-                    self._beat(name)
+            self._beat([name for name, node in self.nodes.items() if node.connected])
         await self._append()
         if look:
             await self.loop.tick(now_us)
@@ -228,7 +226,11 @@ class Cluster:
             if not self._observations:
                 break
             await self._append()
-        for name in touched:
+        self._wait_for(touched)
+
+    def _wait_for(self, names: Iterable[str]) -> None:
+        """Note when these nodes have something to do next."""
+        for name in names:
             wake_us = self.nodes[name].next_us()
             if wake_us is not None:
                 heappush(self._wakes, (wake_us, name))
@@ -242,21 +244,25 @@ class Cluster:
             entry = input_entry(self.scenario.cell, what.type, OPERATOR, what.id, what.data)
             self._requests.append(entry)
         elif what is not None:
-            self._requests.append(_submission(self.scenario.cell, what))
+            source = job_source(what.user)
+            entry = input_entry(
+                self.scenario.cell, "request.submit", source, what.id, what.submission
+            )
+            self._requests.append(entry)
             self._submitted += 1
 
     def _turn(self, turn: Turn) -> None:
         """Let a fault begin or end on its node; a node's heart beats for the last time before."""
         node, now_us = self.nodes[turn.fault.node], self.clock.now_us
         if turn.begins and isinstance(turn.fault, (Down, Silent)):
-            self._beat(turn.fault.node)
+            self._beat([turn.fault.node])
             noticed_us = now_us + self.scenario.heartbeat_limit_s * _US
             heappush(self._agenda, (noticed_us, next(self._order), None))
         node.turn(turn.fault, now_us, begins=turn.begins)
 
-    def _beat(self, name: str) -> None:
-        said = self.nodes[name].heartbeat(self.clock.now_us)
-        self._heartbeats.append(said.entry(name, name))
+    def _beat(self, names: Sequence[str]) -> None:
+        now_us = self.clock.now_us
+        self._heartbeats += [self.nodes[name].heartbeat(now_us).entry(name, name) for name in names]
 
     async def _append(self) -> None:
         """Append the inputs that have come together, in one transaction."""
@@ -302,20 +308,3 @@ class Cluster:
             jobs = len(self.scenario.jobs)
             ended = self.client.ended
             self._progress(Standing(self.clock.now_us, jobs, self._submitted, ended))
-
-
-def _submission(cell: str, job: Job) -> Entry:
-    """Return a job of a trace as its user submits it."""
-    data: dict[str, Any] = {
-        "tenant": job.tenant,
-        "queue": job.queue,
-        "task": {"id": job.id, "type": job.task_type},
-        "ask": job.ask,
-        "priority": job.priority,
-        "retries": job.retries,
-        "max_wait_s": job.max_wait_s,
-        "expected_run_s": -(-job.ending.run_us // _US),
-    }
-    if job.beside is not None:
-        data["beside"] = job.beside
-    return input_entry(cell, "request.submit", job_source(job.user), job.id, data)

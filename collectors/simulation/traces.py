@@ -34,8 +34,9 @@ GPU_MEMORY_MIB: Final = {
     "V100M16": 16_384,
     "V100M32": 32_768,
     "A10": 24_576,
-    "V100": 32_768,
 }
+
+_OPENB_USER: Final = "openb"
 
 _HELIOS_ENDS: Final[dict[str, tuple[Literal["completed", "failed", "cancelled"], int | None]]] = {
     "COMPLETED": ("completed", 0),
@@ -48,25 +49,17 @@ _HELIOS_ENDS: Final[dict[str, tuple[Literal["completed", "failed", "cancelled"],
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request of a trace, and how its task will end once it runs.
+    """One request of a user, and how its task will end once it runs.
 
-    ``at_us`` counts from the trace's start. ``ask`` and ``beside`` are as in a
-    submission (`schemas.requests.RequestSubmit`); ``gpus`` is what it asks in all.
+    ``at_us`` counts from the start. ``submission`` is the data of a
+    `schemas.requests.RequestSubmit`, whose task has the id ``id``.
     """
 
     id: str
     user: str
-    tenant: str
-    queue: str
     at_us: int
-    ask: dict[str, Any]
-    gpus: int
+    submission: dict[str, Any]
     ending: Ending
-    task_type: str = "training"
-    beside: dict[str, int] | None = None
-    priority: int = 0
-    retries: int = 0
-    max_wait_s: int | None = None
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -107,17 +100,22 @@ def read_helios(path: Path, *, queue: str, retries: int = 0) -> list[Job]:
         if chips % nodes:
             raise ValueError(f"{chips} GPUs do not spread evenly over {nodes} nodes")
         how, code = _HELIOS_ENDS[row["final_status"]]
-        return Job(
-            id=row["job_id"],
-            user=row["user"],
-            tenant=row["tenant"],
-            queue=queue,
-            at_us=int(row["submit_time"]),
-            ask={"mode": "whole", "pool": row["tenant"], "count": chips // nodes, "nodes": nodes},
-            gpus=chips,
-            ending=Ending(_seconds(row["duration_s"]), how, code),
-            retries=retries,
-        )
+        run_us = _seconds(row["duration_s"])
+        submission = {
+            "tenant": row["tenant"],
+            "queue": queue,
+            "task": {"id": row["job_id"], "type": "training"},
+            "ask": {
+                "mode": "whole",
+                "pool": row["tenant"],
+                "count": chips // nodes,
+                "nodes": nodes,
+            },
+            "expected_run_s": run_us // _US,
+            "retries": retries,
+        }
+        ending = Ending(run_us, how, code)
+        return Job(row["job_id"], row["user"], int(row["submit_time"]), submission, ending)
 
     return sorted(_read(path, convert), key=lambda job: (job.at_us, job.id))
 
@@ -150,9 +148,9 @@ def read_openb_nodes(path: Path, *, pool: str) -> list[NodeSpec]:
 def read_openb_pods(path: Path, *, pool: str, queue: str) -> list[Job]:
     """Read a pod list of Alibaba's trace v2023 (openb), in order of creation; raise `BadFile`.
 
-    A pod with less than a whole GPU is a share without a memory limit, one without
-    GPU runs beside the others, and every pod is a user's of its own: the list names
-    none. The tenant is its quality of service.
+    A pod with less than a whole GPU is a share without a memory limit; one without
+    GPU needs CPU and memory only. The tenant is the pod's quality of service: the
+    list names no users. Lists without times (``multigpu``) are refused.
     """
 
     def convert(row: dict[str, str]) -> Job:
@@ -165,16 +163,17 @@ def read_openb_pods(path: Path, *, pool: str, queue: str) -> list[Job]:
         else:
             ask |= {"mode": "whole", "count": count}
         created, deleted = int(row["creation_time"]), int(row["deletion_time"])
-        return Job(
-            id=row["name"],
-            user="openb",
-            tenant=row["qos"],
-            queue=queue,
-            at_us=created * _US,
-            ask=ask,
-            gpus=count,
-            ending=Ending(max(1, deleted - created) * _US),
-            beside={"cpu_milli": int(row["cpu_milli"]), "memory_mib": int(row["memory_mib"])},
-        )
+        run_s = max(1, deleted - created)
+        submission = {
+            "tenant": row["qos"],
+            "queue": queue,
+            "task": {"id": row["name"], "type": "training"},
+            "ask": ask,
+            "beside": {"cpu_milli": int(row["cpu_milli"]), "memory_mib": int(row["memory_mib"])},
+            "expected_run_s": run_s,
+        }
+        failed = row["pod_phase"] == "Failed"
+        ending = Ending(run_s * _US, "failed", 1) if failed else Ending(run_s * _US)
+        return Job(row["name"], _OPENB_USER, created * _US, submission, ending)
 
     return sorted(_read(path, convert), key=lambda job: (job.at_us, job.id))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
+from ledger.core.fold import Fold
 from ledger.reading import read_events
 from ledger.wire import full_name
 
@@ -189,7 +190,7 @@ async def batches(
     """
     rows = _Rows()
     for partition in range(await log.partitions(full_name(prefix, "events"))):
-        async for seen in read_events(log, prefix, partition, None, upto):
+        async for seen in read_events(log, prefix, partition, Fold().reading(), upto):
             rows.add(seen)
             if rows.count >= _BATCH:
                 yield rows.take()

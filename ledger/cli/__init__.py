@@ -29,9 +29,13 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        sys.stdout.write(f"gpuledger {version('gpuledger')}\n")
+        try:
+            number = version("gpuledger")
+        except PackageNotFoundError:
+            number = "(run from its source, not installed)"
+        sys.stdout.write(f"gpuledger {number}\n")
         raise typer.Exit
 
 

@@ -258,6 +258,7 @@ def _session(context: typer.Context, log: str | None, prefix: str | None, json: 
 
 def run(work: Callable[[], Awaitable[None] | None]) -> int:
     """Do the work; return the exit status, with the error said on stderr."""
+    _logs_to_stderr()
     try:
         result = work()
         if inspect.iscoroutine(result):
@@ -279,6 +280,17 @@ def run(work: Callable[[], Awaitable[None] | None]) -> int:
             sys.stderr.write(f"  {advice}\n")
         return status
     return 0
+
+
+def _logs_to_stderr() -> None:
+    """Send warnings of what a short command uses to stderr; a worker sets up its own logs."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger("warning"),
+            logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        )
 
 
 def _message(error: Exception) -> str:
@@ -325,14 +337,15 @@ def _judge(error: Exception) -> tuple[int | None, str]:
     return None, ""
 
 
-def check_identity(source: str, event_id: str = "x") -> None:
+def check_identity(source: str = "/x", event_id: str = "x") -> None:
     """Raise `Usage` for a source or id that the ledger would put aside."""
     from schemas.cloudevents import to_headers
 
     try:
         to_headers({"id": event_id, "source": source, "type": "io.gpuledger.tick.v1"})
     except ValueError as error:
-        raise Usage(f"{error} (id {event_id!r}, source {source!r})") from None
+        given = source if event_id == "x" else event_id
+        raise Usage(f"{error}: {given!r}") from None
 
 
 def user_name() -> str:

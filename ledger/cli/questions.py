@@ -11,9 +11,10 @@ from ledger.cli.common import No, Session, Usage, command, table
 
 if TYPE_CHECKING:
     from ledger.core.state import State
-    from ledger.explain import Explanation, Step
+    from ledger.explain import Explanation
     from ledger.reading import Upto
     from ledger.show import Shown
+    from ledger.steps import Step
 
 __all__ = ["register", "upto_of"]
 
@@ -49,13 +50,13 @@ async def why(
     history, folds = [], {}
     async with session.open() as log:
         for partition in range(await log.partitions(full_name(session.prefix, "events"))):
-            fold = folds[partition] = Fold()
+            fold = folds[partition] = Fold().reading()
             history += [
                 seen
                 async for seen in read_events(log, session.prefix, partition, fold)
                 if needle in (seen.record.value or b"")
             ]
-    cells = cells_of(folds)
+    cells = cells_of({partition: fold.ready() for partition, fold in folds.items()})
     try:
         name = resolve(cells.values(), request)
     except Ambiguous as error:
@@ -133,7 +134,7 @@ async def show(
     search, folds = Search(name), {}
     async with session.open() as log:
         for partition in range(await log.partitions(full_name(session.prefix, "events"))):
-            fold = folds[partition] = Fold()
+            fold = folds[partition] = Fold().reading()
             async for seen in read_events(log, session.prefix, partition, fold):
                 search.take(seen)
     try:
@@ -258,24 +259,9 @@ def upto_of(at: str | None) -> Upto | None:
 
 def _cell_text(one: State) -> str:
     """Return a cell for people: supply, tenants, what waits, what a person should look at."""
-    from ledger.core.state import device_state, slice_state
     from ledger.wording import time_text
 
-    lines = [f"cell {one.cell} at {time_text(one.now_us)}"]
-    rows = []
-    for node in one.nodes.values():
-        counts: dict[str, int] = {}
-        for uuid in node.devices:
-            device = one.devices[uuid]
-            found = [device_state(device)]
-            if device.slices:
-                found = [f"slices {slice_state(one.slices[name])}" for name in device.slices]
-            for name in found:
-                counts[name] = counts.get(name, 0) + 1
-        devices = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-        rows.append([node.name, node.pool, node.state, str(len(node.devices)), devices])
-    lines.append(table(["node", "pool", "state", "devices", "which are"], rows))
-    rows = [
+    tenants = [
         [
             tenant.name,
             str(tenant.held_milli),
@@ -285,28 +271,52 @@ def _cell_text(one: State) -> str:
         ]
         for tenant in one.tenants.values()
     ]
-    lines.append(table(["tenant", "held_milli", "quota_milli", "leases", "waiting"], rows))
-    rows = [
+    queues = [
         [queue.name, queue.ordering, str(_waiting(one, queue=queue.name))]
         for queue in one.queues.values()
     ]
-    lines.append(table(["queue", "ordering", "waiting"], rows))
-    rows = [
+    leases = [
         [lease.id, lease.tenant, lease.state, time_text(lease.granted_us), _units(lease.parts)]
         for lease in list(one.leases.values())[:_LEASES]
     ]
-    lines.append(table(["lease", "tenant", "state", "since", "units"], rows))
+    sections = (
+        (["node", "pool", "state", "devices", "which are"], _node_rows(one)),
+        (["tenant", "held_milli", "quota_milli", "leases", "waiting"], tenants),
+        (["queue", "ordering", "waiting"], queues),
+        (["lease", "tenant", "state", "since", "units"], leases),
+    )
+    lines = [f"cell {one.cell} at {time_text(one.now_us)}"]
+    lines += [table(columns, rows) for columns, rows in sections if rows]
     if len(one.leases) > _LEASES:
         lines.append(f"and {len(one.leases) - _LEASES} more leases; --json has all")
-    out = [
-        f"{device.uuid} on {device.node}: {device.quarantine or device.health}"
+    lines += [
+        f"out of use: {device.uuid} on {device.node}: {device.quarantine or device.health}"
         for device in one.devices.values()
         if device.quarantine is not None or device.health != "healthy"
     ]
-    lines += [f"out of use: {text}" for text in out]
     lines += [f"alarm {code}: {count} times" for code, count in one.alarms.items()]
     lines.append(f"open orders: {len(one.orders)}")
     return "\n".join(lines)
+
+
+def _node_rows(one: State) -> list[list[str]]:
+    """Return a row for each node, with how many of its devices or slices are in which state."""
+    from collections import Counter
+
+    from ledger.core.state import device_state, slice_state
+
+    rows = []
+    for node in one.nodes.values():
+        counts: Counter[str] = Counter()
+        for uuid in node.devices:
+            device = one.devices[uuid]
+            if device.slices:
+                counts.update(f"slices {slice_state(one.slices[each])}" for each in device.slices)
+            else:
+                counts[device_state(device)] += 1
+        which = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        rows.append([node.name, node.pool, node.state, str(len(node.devices)), which])
+    return rows
 
 
 #: How many leases are shown to people.

@@ -135,10 +135,10 @@ async def submit(
     from ledger.client import new_id
 
     event_id = event_id or new_id()
+    check_identity(event_id=event_id)
     request = _request(asked.plain(), event_id, file)
     async with session.open(write=True) as log:
         client = speaker.client(session, log)
-        check_identity(client.source, event_id)
         sent = await client.send(request, event_id)
         if wait is False:
             session.emit({"request": sent.key, "id": sent.id}, f"sent      {sent.key}")

@@ -91,6 +91,7 @@ def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) ->
     if device is not None and device.node != node.name and device.health != "gone":
         turn.alarm("duplicate_device", report.uuid, {"node": device.node, "other": node.name})
         return False
+    moved = device is not None and device.node != node.name
     if device is None or device.health == "gone" or _device_differs(device, node, report):
         turn.emit(
             {
@@ -116,7 +117,7 @@ def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) ->
                 "evidence": {},
             }
         )
-    _slices(turn, device, report, restarted=restarted)
+    _slices(turn, device, report, restarted=restarted or moved)
     fault = layout_fault(turn.state, device)
     if fault is not None:
         turn.quarantine(device.uuid, fault, {})
@@ -134,7 +135,10 @@ def _device_differs(device: Device, node: Node, report: DeviceReport) -> bool:
 
 
 def _slices(turn: Turn, device: Device, report: DeviceReport, *, restarted: bool) -> None:
-    """MIG UUIDs and instance ids come back: a slice is one lifetime, ended by a restart."""
+    """MIG UUIDs and instance ids come back: a slice is one lifetime.
+
+    A restart of the node ends it, and so does a move of the device.
+    """
     state = turn.state
     wanted = {_place(one): one for one in report.slices}
     for name in list(device.slices):
@@ -143,7 +147,7 @@ def _slices(turn: Turn, device: Device, report: DeviceReport, *, restarted: bool
         if restarted or place not in wanted:
             if item.lease is not None and not item.cleaning:
                 lease = state.leases[item.lease]
-                turn.end_part(lease, device.node, "slice-gone")
+                turn.end_part(lease, lease.node_of(name), "slice-gone")
                 turn.emit({"type": "slice.gone", "slice": name, "reason": "no longer reported"})
                 turn.stop(lease, "slice-gone")
                 turn.end_if_over(lease, "slice-gone")

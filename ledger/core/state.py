@@ -212,6 +212,10 @@ class Lease:
     started_us: int | None = None
     reason: str | None = None
 
+    def node_of(self, unit: str) -> str:
+        """Return the node on which the lease was given the unit."""
+        return next(part.node for part in self.parts.values() if unit in part.units)
+
 
 @dataclass(slots=True)
 class Order:

@@ -91,10 +91,12 @@ def abandon(producer: Any, error: BaseException) -> None:  # noqa: ANN401 - aiok
     if sender is not None:
         sender.cancel()
     accumulator = producer._message_accumulator  # noqa: SLF001
-    accumulator.fail_all(error)
+    waiting = [*accumulator._pending_batches]  # noqa: SLF001
     for queue in accumulator._batches.values():  # noqa: SLF001
-        for batch in queue:
-            # Ask for the error here: asyncio complains about one that nobody asked for.
-            waiter = batch._drain_waiter  # noqa: SLF001
-            if waiter.done() and not waiter.cancelled():
-                waiter.exception()
+        waiting += queue
+    accumulator.fail_all(error)
+    for batch in waiting:
+        # Ask for the errors here: asyncio complains about one that nobody asked for.
+        for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
+            if future.done() and not future.cancelled():
+                future.exception()

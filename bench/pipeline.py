@@ -1,0 +1,322 @@
+"""``bench pipeline``: the whole path on a real log, a worker in a process of its own.
+
+Throughput: a worker sets the cells up and ends; then the requests are written;
+then a worker is started on them. Counted are the decisions from the first to
+the last of the backlog, by the log's own append times, so neither the worker's
+start nor the client's writing is in it. Latency: requests at a steady pace, one
+at a time as a client sends them, from before the send to after the reply; beside
+it the same client through a bare echo of two topics on the same log, right
+after, at the same pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from bench.workload import inventory, policy
+from ledger.log.partition import partition_of
+from ledger.log.port import Entry
+from ledger.log.topics import apply
+from ledger.log.url import open_log
+from ledger.wire import full_name, input_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ledger.log.port import Log, Record
+
+__all__ = ["run"]
+
+GPUS = 8
+PACE_PER_S = 100
+#: A request is released after this many later ones of its cell.
+LAG = 50
+_CHUNK = 500
+_PATIENCE_S = 240.0
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(runner: str, partitions: int, requests: int, paced: int) -> Iterator[dict[str, Any]]:
+    """Yield one row for each runner asked for."""
+    wanted = ("faust", "plain", "sqlite") if runner == "all" else (runner,)
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        bootstrap = None
+        for name in wanted:
+            if name == "sqlite":
+                url, count = f"sqlite:{scratch}/bench.sqlite", 1
+            else:
+                bootstrap = bootstrap or _kafka(stack, Path(scratch))
+                url, count = f"kafka://{bootstrap}", partitions
+            bench = _Bench(url, name, count, Path(scratch))
+            try:
+                yield asyncio.run(bench.run(requests, paced))
+            finally:
+                bench.stop()
+
+
+def _kafka(stack: contextlib.ExitStack, scratch: Path) -> str:
+    """Return ``KAFKA_BOOTSTRAP``, or start a broker that ends with the bench."""
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    if given:
+        return given
+    from deploy.kafka_local import LocalKafka  # noqa: PLC0415 - only where none is given
+
+    broker = LocalKafka(scratch / "kafka")
+    broker.start()
+    stack.callback(broker.stop)
+    return broker.bootstrap
+
+
+class _Bench:
+    """One runner on one log, under a prefix of its own."""
+
+    def __init__(self, url: str, runner: str, partitions: int, scratch: Path) -> None:
+        self.url = url
+        self.runner = runner
+        self.partitions = partitions
+        self.scratch = scratch
+        self.prefix = f"bench-{runner}-{secrets.token_hex(3)}"
+        self.cells = _cells(partitions)
+        self.worker: subprocess.Popen[bytes] | None = None
+
+    async def run(self, requests: int, paced: int) -> dict[str, Any]:
+        """Measure; return the row."""
+        each = requests // self.partitions
+        nodes = -(-(each + paced) // GPUS)
+        async with open_log(self.url) as log:
+            await apply(log, self.prefix, self.partitions)
+            await self._set_up(log, nodes)
+            self._start()
+            await self._decided(log, self.partitions * (nodes + 3))
+            self.stop()
+            before = await self._ends(log, "events")
+            backlog = await self._backlog(log, each)
+            self._start()
+            await self._decided(log, self.partitions * (nodes + 3) + backlog)
+            rate = await self._rate(log, before, backlog)
+            latency = await self._latency(log, paced)
+            self.stop()
+            raw = await self._raw(log, paced)
+        return {
+            "bench": "pipeline",
+            "workload": "one-GPU requests, submitted and granted, released 50 later",
+            "runner": self.runner,
+            "partitions": self.partitions,
+            "decisions": backlog,
+            "decisions_per_s": round(rate),
+            "pace_per_s": PACE_PER_S,
+            "paced": paced,
+            "p50_ms": _percentile(latency, 50),
+            "p99_ms": _percentile(latency, 99),
+            "raw_p50_ms": _percentile(raw, 50),
+            "raw_p99_ms": _percentile(raw, 99),
+        }
+
+    # -- the worker ----------------------------------------------------------
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "ledger.cli", "worker"]
+        kind = "embedded" if self.runner == "sqlite" else self.runner
+        command += ["--log", self.url, "--prefix", self.prefix, "--runner", kind]
+        environment = {
+            **os.environ,
+            "GPULEDGER_SNAPSHOTS": str(self.scratch / "snapshots"),
+            "GPULEDGER_LOG_LEVEL": "warning",
+            # The benchmark's nodes send no heartbeats.
+            "GPULEDGER_HEARTBEAT_LIMIT_S": "86400",
+            "PYTHONPATH": str(_ROOT),
+        }
+        self.worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603
+
+    def stop(self) -> None:
+        """End the worker, if one runs."""
+        if self.worker is not None:
+            self.worker.send_signal(signal.SIGTERM)
+            self.worker.wait(60)
+            self.worker = None
+
+    # -- the work ------------------------------------------------------------
+
+    async def _set_up(self, log: Log, nodes: int) -> None:
+        for partition, cell in enumerate(self.cells):
+            entries = [
+                input_entry(cell, name, "/bench/operator", event_id, data)
+                for name, event_id, data in policy(nodes * GPUS)
+            ]
+            await log.append(full_name(self.prefix, "requests"), partition, entries)
+            reports = [
+                input_entry(cell, "node.inventory", f"/nodes/{cell}-{n}", "boot", inventory(f"{cell}-{n}", GPUS))
+                for n in range(nodes)
+            ]
+            for at in range(0, len(reports), _CHUNK):
+                topic = full_name(self.prefix, "observations")
+                await log.append(topic, partition, reports[at : at + _CHUNK])
+
+    async def _backlog(self, log: Log, each: int) -> int:
+        """Write submissions and releases to every partition; return how many."""
+        written = 0
+        for partition, cell in enumerate(self.cells):
+            entries = []
+            for number in range(each):
+                entries.append(_submit(cell, f"r{number}"))
+                if number >= LAG:
+                    name = f"r{number - LAG}"
+                    data = {"lease": f"/bench#{name}/1"}
+                    entries.append(input_entry(cell, "lease.release", "/bench", f"end-{name}", data))
+            for at in range(0, len(entries), _CHUNK):
+                topic = full_name(self.prefix, "requests")
+                await log.append(topic, partition, entries[at : at + _CHUNK])
+            written += len(entries)
+        return written
+
+    # -- what is measured ------------------------------------------------------
+
+    async def _ends(self, log: Log, topic: str) -> list[int]:
+        name = full_name(self.prefix, topic)
+        return [await log.end(name, number) for number in range(self.partitions)]
+
+    async def _decided(self, log: Log, decisions: int) -> None:
+        """Wait until the ledger holds so many decisions; claims are not counted."""
+        name = full_name(self.prefix, "events")
+        seen = [0] * self.partitions
+        found = 0
+        limit = time.monotonic() + _PATIENCE_S
+        while found < decisions:
+            if self.worker is None or self.worker.poll() is not None:
+                raise RuntimeError("the worker has ended")
+            if time.monotonic() > limit:
+                raise RuntimeError(f"{found} of {decisions} decisions after {_PATIENCE_S} s")
+            await asyncio.sleep(0.25)
+            for partition, end in enumerate(await self._ends(log, "events")):
+                while seen[partition] < end:
+                    rows = await log.values(name, partition, seen[partition], 5000)
+                    found += sum(b'"kind":"decision"' in (value or b"")[:40] for _, _, value in rows)
+                    seen[partition] += len(rows)
+
+    async def _rate(self, log: Log, before: list[int], backlog: int) -> float:
+        """Return decisions a second between the first and the last of the backlog."""
+        name = full_name(self.prefix, "events")
+        times: list[int] = []
+        codes: set[str] = set()
+        for partition, start in enumerate(before):
+            end = await log.end(name, partition)
+            at = start
+            while at < end:
+                for offset, time_us, value in await log.values(name, partition, at, 5000):
+                    record = orjson.loads(value or b"{}")
+                    if record["kind"] == "decision":
+                        times.append(time_us)
+                        codes.add(record["outcome"]["code"])
+                    at = offset + 1
+        if len(times) != backlog or codes != {"granted", "released"}:
+            raise RuntimeError(f"{len(times)} of {backlog} decisions, with the codes {codes}")
+        return (len(times) - 1) / ((max(times) - min(times)) / 1e6)
+
+    async def _latency(self, log: Log, paced: int) -> list[float]:
+        replies = full_name(self.prefix, "replies")
+        partition = partition_of(b"/bench", await log.partitions(replies))
+        cell = self.cells[0]
+        wanted = [(f"p{number}", _submit(cell, f"p{number}")) for number in range(paced)]
+
+        def name_of(record: Record) -> str | None:
+            reply = orjson.loads(record.value or b"{}")
+            return reply["request"].partition("#")[2] if reply["answer"] == "granted" else None
+
+        requests = (full_name(self.prefix, "requests"), 0)
+        return await _paced(log, requests, (replies, partition), wanted, name_of)
+
+    async def _raw(self, log: Log, paced: int) -> list[float]:
+        """The same client through an echo: observations out, heartbeats back, nobody else there."""
+        source = full_name(self.prefix + "-raw", "observations")
+        target = full_name(self.prefix + "-raw", "heartbeats")
+        await apply(log, self.prefix + "-raw", self.partitions)
+        command = [sys.executable, "-m", "bench.roundtrip", self.url, source, target]
+        echo = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(_ROOT)})  # noqa: S603
+        try:
+            wanted = [(f"p{n}", _submit(self.cells[0], f"p{n}")) for n in range(paced)]
+
+            def name_of(record: Record) -> str | None:
+                return orjson.loads(record.value or b"{}")["task"]["id"]  # type: ignore[no-any-return]
+
+            await log.append(source, 0, [Entry(b"first", b'{"task":{"id":"first"}}')])
+            while not await log.end(target, 0):
+                await asyncio.sleep(0.1)
+            return await _paced(log, (source, 0), (target, 0), wanted, name_of)
+        finally:
+            echo.terminate()
+            echo.wait(30)
+
+
+async def _paced(
+    log: Log,
+    out: tuple[str, int],
+    back: tuple[str, int],
+    wanted: list[tuple[str, Entry]],
+    name_of: Any,  # noqa: ANN401 - a function of a record
+) -> list[float]:
+    """Send at the pace, note when each answer comes; return the times in milliseconds."""
+    sent: dict[str, float] = {}
+    took: dict[str, float] = {}
+    done = asyncio.Event()
+    begin = await log.end(*back)
+
+    async def collect() -> None:
+        offset = begin
+        while len(took) < len(wanted):
+            for record in await log.read(*back, offset, 1000, wait_s=1.0):
+                offset = record.offset + 1
+                name = name_of(record)
+                if name in sent and name not in took:
+                    took[name] = (time.perf_counter() - sent[name]) * 1000
+        done.set()
+
+    collector = asyncio.create_task(collect())
+    sending: set[asyncio.Task[list[int]]] = set()
+    start = time.perf_counter()
+    for number, (name, entry) in enumerate(wanted):
+        await asyncio.sleep(max(0.0, start + number / PACE_PER_S - time.perf_counter()))
+        sent[name] = time.perf_counter()
+        task = asyncio.create_task(log.append(*out, [entry]))
+        sending.add(task)
+        task.add_done_callback(sending.discard)
+    await asyncio.wait_for(done.wait(), 60)
+    await collector
+    return list(took.values())
+
+
+def _submit(cell: str, name: str) -> Entry:
+    data: dict[str, Any] = {
+        "tenant": "team",
+        "queue": "train",
+        "task": {"id": name},
+        "ask": {"mode": "whole"},
+    }
+    return input_entry(cell, "request.submit", "/bench", name, data)
+
+
+def _cells(partitions: int) -> list[str]:
+    """Return one cell name for each partition, in order."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < partitions:
+        name = f"c{number}"
+        found.setdefault(partition_of(name.encode(), partitions), name)
+        number += 1
+    return [found[partition] for partition in range(partitions)]
+
+
+def _percentile(values: list[float], per_cent: int) -> float:
+    ordered = sorted(values)
+    return round(ordered[min(len(ordered) - 1, len(ordered) * per_cent // 100)], 2)

@@ -1,0 +1,431 @@
+"""The command, from outside: two processes on one log, exit codes, stdout and stderr apart."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from ledger.cli import app, common
+from ledger.log.port import Entry
+from ledger.log.sqlite import SqliteLog
+from tests.ledgers import PREFIX, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent
+COMMAND = [sys.executable, "-m", "ledger.cli"]
+
+
+class Cli:
+    """Runs the command on one log, as a user would."""
+
+    def __init__(self, log: str, folder: Path, prefix: str = PREFIX) -> None:
+        self.folder = folder
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if "GPULEDGER" not in name},
+            "PYTHONPATH": str(ROOT),
+            "GPULEDGER_LOG": log,
+            "GPULEDGER_PREFIX": prefix,
+            "GPULEDGER_SOURCE": "/cli/tester",
+            "GPULEDGER_SNAPSHOTS": str(folder / "snapshots"),
+        }
+
+    def __call__(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        """Run one command to its end."""
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def json(self, *arguments: str, status: int = 0) -> dict[str, Any]:
+        """Run one command with ``--json``; return the one object that it prints."""
+        done = self(*arguments, "--json")
+        assert done.returncode == status, done.stderr
+        found: dict[str, Any] = orjson.loads(done.stdout)
+        return found
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Keep a command running for the block; it must say something on stdout first."""
+        with (self.folder / "stderr").open("w") as stderr:
+            process = subprocess.Popen(
+                [*COMMAND, *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        assert process.stdout is not None
+        try:
+            ready, _, _ = select.select([process.stdout], [], [], 60)
+            assert ready, (self.folder / "stderr").read_text()
+            yield process
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0, (self.folder / "stderr").read_text()
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """Return the command on an SQLite log that does not exist yet."""
+    return Cli(f"sqlite:{tmp_path / 'log.sqlite'}", tmp_path)
+
+
+def live_a_little(cli: Cli) -> None:
+    """Submit, wait, explain, cancel, release, watch: against a site in another process."""
+    asked = ["--tenant", "demo", "--queue", "default"]
+    granted = cli.json("submit", *asked, "--gpus", "4", "--id", "first", "--wait")
+    assert (granted["answer"], granted["final"]) == ("granted", True)
+    assert granted["request"] == "/cli/tester#first"
+    again = cli.json("submit", *asked, "--gpus", "4", "--id", "first")
+    assert again["lease"] == granted["lease"], "the same id and content: the same answer"
+    conflict = cli.json("submit", *asked, "--gpus", "3", "--id", "first", status=1)
+    assert conflict["code"] == "id_conflict"
+    assert cli.json("submit", *asked, "--gpus", "4", "--id", "second")["answer"] == "granted"
+    mig = cli.json("submit", *asked, "--mig", "1g.10gb", "--count", "2", "--id", "mig")
+    assert mig["parts"][0]["node"] == "node-mig"
+    queued = cli.json("submit", *asked, "--gpus", "2", "--id", "third")
+    assert queued["answer"] == "queued"
+    why = cli.json("why", "third")
+    assert (why["status"], why["code"]) == ("waiting", queued["code"])
+    assert why["line"] == {"place": 1, "length": 1, "ahead": []}
+    released = cli.json("release", "first/1")
+    assert released["answer"] == "released"
+    assert cli.json("cancel", "second")["answer"] == "stopping"
+    deadline = time.monotonic() + 30
+    while cli.json("why", "third")["status"] == "waiting":
+        assert time.monotonic() < deadline, "what was given back never reached who waited"
+    refused = cli.json("release", "first/1", status=1)
+    assert refused["code"] == "already_released"
+    replies = cli("watch", "--all", "--timeout-s", "3", "--json")
+    said = [orjson.loads(line) for line in replies.stdout.splitlines()]
+    mine = [one["answer"] for one in said if one["input"] == "/cli/tester#third"]
+    assert mine[:2] == ["queued", "granted"]
+    assert all(one["input"].startswith("/cli/tester#") for one in said)
+
+
+def test_two_processes_on_one_sqlite_log(cli: Cli) -> None:
+    """`up` in one terminal, everything else in another, and the log verifies afterwards."""
+    with cli.running("up", "--json") as site:
+        assert site.stdout is not None
+        ready = orjson.loads(site.stdout.readline())
+        assert ready["seeded"]
+        live_a_little(cli)
+        shown = cli("show", "third")
+        assert "lease /cli/tester#third/1" in shown.stdout
+        state = cli.json("state")
+        assert state["cell"] == "main"
+        drained = cli.json("node", "set", "node-1", "draining", "--reason", "test")
+        assert drained["answer"] == "applied"
+    verified = cli.json("verify")
+    assert verified["ok"]
+    assert verified["counts"]["void"] == 0
+    rows = cli("sql", "SELECT request, state FROM requests ORDER BY request", "--csv").stdout
+    assert rows.splitlines()[0] == "request,state"
+    assert "/cli/tester#first,completed" in rows
+    exported = cli.json("export", "ledger", "out")
+    assert exported["records"] == verified["counts"]["records"]
+    again = cli.json("--log", f"archive:{cli.folder / 'out'}", "verify")
+    assert again["digest"] == verified["digest"]
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_two_processes_on_one_kafka(kafka: str, kafka_prefix: str, tmp_path: Path) -> None:
+    """The same, unchanged, on Kafka."""
+    cli = Cli(f"kafka://{kafka}", tmp_path, kafka_prefix)
+    with cli.running("up", "--json") as site:
+        assert site.stdout is not None
+        assert orjson.loads(site.stdout.readline())["seeded"]
+        live_a_little(cli)
+    verified = cli.json("verify")
+    assert verified["ok"], verified
+    assert cli("topics", "check").returncode == 0
+
+
+def test_a_second_start_keeps_what_was_set(cli: Cli) -> None:
+    """The starter policy is for an empty ledger only; nodes come back as new incarnations."""
+    with cli.running("up", "--json"):
+        quota = cli.json("quota", "apply", "demo", "--gpus", "1", "--reason", "less")
+        assert quota["answer"] == "applied"
+    with cli.running("up", "--json") as site:
+        assert site.stdout is not None
+        assert not orjson.loads(site.stdout.readline())["seeded"]
+        refused = cli.json(
+            "submit", "--tenant", "demo", "--queue", "default", "--gpus", "2", status=1
+        )
+        assert refused["code"] == "exceeds_quota"
+    assert cli.json("verify")["ok"]
+
+
+def test_fleet_and_faults_from_files(cli: Cli, tmp_path: Path) -> None:
+    """A described fleet is played, and its faults happen; a wrong file is a usage error."""
+    (tmp_path / "fleet.toml").write_text(
+        """
+        cell = "east"
+        [[nodes]]
+        name = "big"
+        pool = "p"
+        devices = [{ count = 2, model = "H200", memory_mib = 143771 }]
+        """
+    )
+    (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "silent"\nnode = "nobody"\nat_s = 0\n')
+    wrong = cli("up", "--fleet", "fleet.toml", "--faults", "faults.toml")
+    assert wrong.returncode == 2
+    assert "nobody" in wrong.stderr
+    with cli.running("up", "--fleet", "fleet.toml", "--json"):
+        granted = cli.json(
+            "submit", "--cell", "east", "--tenant", "demo", "--queue", "default", "--model", "H200"
+        )
+        assert granted["parts"][0]["node"] == "big"
+
+
+@pytest.fixture
+async def filled(cli: Cli) -> Cli:
+    """Return the command on a log that has some history and no worker."""
+    async with SqliteLog(cli.folder / "log.sqlite") as log:
+        site = Site(log)
+        await site.start()
+        await site.submit("a", 2)
+        await site.submit("b", 9, max_wait_s=0)
+        await site.log.append(f"{PREFIX}.requests", 0, [])
+    return cli
+
+
+def test_no_worker_is_told(filled: Cli) -> None:
+    """Exit 3: nobody answers, and what to do about it is said."""
+    done = filled("submit", "--tenant", "t", "--queue", "q", "--cell", "c", "--timeout-s", "0.2")
+    assert done.returncode == 3
+    assert "is a worker running" in done.stderr
+    assert not done.stdout
+    sent = filled.json("submit", "--tenant", "t", "--queue", "q", "--cell", "c", "--no-wait")
+    assert sent["request"].startswith("/cli/tester#")
+
+
+USAGE = {
+    "no tenant": (["submit", "--queue", "q"], "--tenant must be given"),
+    "two modes": (["submit", "--mig", "1g.10gb", "--share", "5"], "two ways to ask"),
+    "count without MIG": (["submit", "--count", "2"], "goes with --mig"),
+    "gpus of a share": (["submit", "--share", "5", "--gpus", "2"], "leave out"),
+    "a bad profile": (["submit", "--tenant", "t", "--queue", "q", "--mig", "big"], "profile"),
+    "a negative count": (["submit", "--tenant", "t", "--queue", "q", "--gpus", "-1"], "count"),
+    "a bad label": (["submit", "--tenant", "t", "--queue", "q", "--label", "x"], "NAME=VALUE"),
+    "a bad id": (["submit", "--tenant", "t", "--queue", "q", "--id", "a b"], "'id'"),
+    "a bad source": (["cancel", "x", "--source", "a#b"], "'source'"),
+    "a bad type": (["submit", "--tenant", "t", "--queue", "q", "--type", "fun"], "type"),
+    "file and options": (["submit", "--file", "-", "--tenant", "t"], "leave out --tenant"),
+    "a request, not a lease": (["release", "x"], "x/1"),
+    "reclaim without reason": (["release", "x/1", "--reclaim"], "--reason"),
+    "reason without reclaim": (["release", "x/1", "--reason", "y"], "--reclaim"),
+    "two quotas": (["quota", "apply", "t", "--reason", "x"], "--gpu-milli"),
+    "a policy without reason": (["pool", "apply", "p"], "--reason"),
+    "a bad ordering": (["queue", "apply", "q", "--reason", "x", "--ordering", "y"], "strict"),
+    "a bad mode": (["node", "set", "n", "off", "--reason", "x"], "draining"),
+    "a bad time": (["state", "--at", "yesterday"], "--at"),
+    "no query": (["sql"], "--tables"),
+    "two forms": (["sql", "SELECT 1", "--csv", "--json"], "one of them"),
+    "no letter": (["dead-letters", "redrive"], "--code"),
+    "a name of no letter": (["dead-letters", "show", "x"], "PARTITION@OFFSET"),
+    "a bad runner": (["worker", "--runner", "x"], "faust"),
+    "a bad URL": (["state", "--log", "ftp://x"], "not the URL of a log"),
+    "an export that is not named": (["state", "--log", "archive:"], "archive:"),
+    "an unknown command": (["launch"], "launch"),
+    "an unknown option": (["state", "--colour"], "--colour"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "says"), USAGE.values(), ids=USAGE.keys())
+async def test_usage_errors(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 2, one message on stderr that names what is wrong, nothing on stdout."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GPULEDGER_LOG", raising=False)
+    async with SqliteLog(tmp_path / "gpuledger.sqlite") as log:
+        await Site(log).start()
+    result = _run_in_thread(arguments)
+    assert result.exit_code == 2, result.stderr
+    assert says in result.stderr
+    assert not result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def _run_in_thread(arguments: list[str]) -> Any:
+    """Run the command in this process, in a thread of its own: it starts an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(CliRunner().invoke, app, arguments).result()
+
+
+def test_what_is_not_there(filled: Cli, tmp_path: Path) -> None:
+    """Exit 1 for what nobody knows, 3 for a log that cannot be reached."""
+    for arguments in (
+        ["why", "nobody"],
+        ["show", "nothing"],
+        ["show", "events/0@999"],
+        ["state", "--cell", "x"],
+        ["dead-letters", "show", "0@9"],
+        ["sql", "SELECT * FROM nowhere"],
+        ["sql", "DROP TABLE records"],
+    ):
+        done = filled(*arguments)
+        assert done.returncode == 1, (arguments, done.stderr)
+        assert done.stderr.startswith("gpuledger: ")
+        assert "Traceback" not in done.stderr
+    for url in (f"sqlite:{tmp_path / 'none.sqlite'}", f"archive:{tmp_path}", "kafka://127.0.0.1:9"):
+        done = filled("state", "--log", url)
+        assert done.returncode == 3, (url, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+def test_reading_what_was_recorded(filled: Cli) -> None:
+    """Explain, show and look back, all from the file alone."""
+    why = filled("why", "b")
+    assert "refused: no_capacity" in why.stdout
+    assert "NO  enough of them are free" in why.stdout
+    assert "events/0@" in why.stdout
+    record = filled.json("show", "events/0@5")
+    assert record["verdict"] == "effective"
+    device = filled("show", "GPU-0").stdout
+    assert "lease /team/a#a/1 was granted" in device
+    before = filled.json("state", "--at", "events/0@3")
+    after = filled.json("state")
+    assert not before["devices"]
+    assert len(after["devices"]) == 4
+    assert filled.json("state", "--at", "2999-01-01T00:00:00Z") == after
+    assert filled("state", "--at", "1999-01-01T00:00:00Z").stdout == ""
+    table = filled("state").stdout
+    assert "2 available, 2 leased" in table
+    rows = filled("sql", "-", "--json", given="SELECT count(*) AS n FROM records").stdout
+    assert orjson.loads(rows) == {"n": 7}
+    cut = filled("sql", "SELECT * FROM range(5)", "--limit", "2")
+    assert len(cut.stdout.splitlines()) == 3
+    assert "cut after 2 rows" in cut.stderr
+    assert "source_offset" in filled("sql", "--tables").stdout
+
+
+async def test_damage_is_exit_4(filled: Cli) -> None:
+    """A log that is damaged says so, with its place, in every reading command."""
+    db = sqlite3.connect(filled.folder / "log.sqlite")
+    db.execute("DELETE FROM records WHERE topic = 'gpuledger.events' AND offset = 3")
+    db.commit()
+    db.close()
+    verified = filled("verify", "--json")
+    assert verified.returncode == 4
+    assert orjson.loads(verified.stdout)["faults"][0]["kind"] == "hole"
+    assert "DAMAGED gpuledger.events/0@3: hole: 1 entry missing: 3" in filled("verify").stdout
+    for arguments in (["state"], ["why", "a"], ["sql", "SELECT 1"], ["export", "ledger", "out"]):
+        done = filled(*arguments)
+        assert done.returncode == 4, arguments
+        assert "gpuledger.events/0@3" in done.stderr
+    (filled.folder / "log.sqlite").write_bytes(b"no database" * 1000)
+    assert filled("state").returncode == 4
+
+
+async def test_dead_letters_by_command(cli: Cli) -> None:
+    """List, show, dry run, and back."""
+    async with SqliteLog(cli.folder / "log.sqlite") as log:
+        site = Site(log)
+        await site.start()
+        await site.put(Entry(b"c", b"\xff"))
+    (row,) = [
+        orjson.loads(one) for one in cli("dead-letters", "list", "--json").stdout.splitlines()
+    ]
+    assert (row["letter"], row["code"]) == ("0@0", "bad_envelope")
+    assert "gpuledger.requests/0@3" in cli("dead-letters", "list").stdout
+    assert cli.json("dead-letters", "show", "0@0")["value"] == "hex:ff"
+    dry = cli.json("dead-letters", "redrive", "0@0", "--dry-run")
+    assert dry == {"letter": "0@0", "to": "gpuledger.requests/0@3", "bytes": 1}
+    sent = cli.json("dead-letters", "redrive", "--code", "bad_envelope")
+    assert sent["sent"] == "gpuledger.requests/0@4"
+    assert cli("dead-letters", "list", "--code", "other").stdout.count("\n") == 1
+
+
+def test_a_request_from_a_file(filled: Cli) -> None:
+    """The request as JSON, from a file or stdin, as strict as on the topic."""
+    good = '{"tenant":"t","queue":"q","task":{"id":"x"},"ask":{"mode":"whole"}}'
+    options = ["--cell", "c", "--no-wait", "--json"]
+    assert filled("submit", "--file", "-", *options, given=good).returncode == 0
+    for bad, says in (
+        ('{"tenant":"t","tenant":"u"}', "duplicate_key"),
+        ("{", "not_json"),
+        ('{"tenant":"t"}', "queue"),
+    ):
+        done = filled("submit", "--file", "-", *options, given=bad)
+        assert done.returncode == 2
+        assert says in done.stderr
+    assert filled("submit", "--file", "nowhere.json", *options).returncode == 3
+
+
+def test_topics(cli: Cli) -> None:
+    """Made once; checked afterwards."""
+    assert cli("topics", "check").returncode == 3
+    made = cli("topics", "apply", "--json")
+    assert len(made.stdout.splitlines()) == 8
+    assert cli("topics", "apply", "--json").stdout == ""
+    assert cli("topics", "check").returncode == 0
+    assert cli("topics", "check", "--partitions", "7").returncode == 1
+
+
+def test_help_is_quick_and_whole(cli: Cli) -> None:
+    """Every command has help with its shared options, and starts without heavy imports."""
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, ledger.cli; print(*sys.modules)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    heavy = {"pydantic", "duckdb", "pyarrow", "aiokafka", "faust", "structlog", "orjson"}
+    assert not heavy & set(loaded)
+    top = cli("--help").stdout
+    for name in ("submit", "cancel", "release", "why", "show", "watch", "state", "sql", "verify"):
+        assert name in top
+        assert "--json" in cli(name, "--help").stdout
+    assert cli("--version").stdout.startswith("gpuledger ")
+    assert "\x1b" not in top
+
+
+def test_a_closed_pipe_is_no_error(filled: Cli) -> None:
+    """`gpuledger ... | head` ends without a complaint."""
+    line = f"{sys.executable} -m ledger.cli sql 'SELECT * FROM range(9000)' | head -1"
+    done = subprocess.run(
+        ["sh", "-c", line],
+        cwd=filled.folder,
+        env=filled.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "range\n"
+    assert not done.stderr
+
+
+def test_tables_keep_control_characters_from_the_terminal() -> None:
+    """What a stranger has sent cannot move the cursor."""
+    text = common.table(["a", "b"], [["x\x1b[2J", "1"], ["long value", "2"]])
+    assert "\x1b" not in text
+    assert text == "a           b\nx\\x1b[2J    1\nlong value  2\n"

@@ -1,0 +1,446 @@
+"""The core against a naive ledger, under everything at once (testing.md, layer 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from ledger.core.decide import decide, to_record
+from ledger.core.digest import digest, load_fold, save_fold
+from ledger.core.fold import Fold
+from ledger.testing import AGENT, CoreDriver, device, mig_slice
+from tests.naive import Naive
+
+TEAMS = ("/team/a", "/team/b")
+TENANTS = ("t", "u")
+QUEUES = ("q", "strict")
+NODES = ("n1", "n2", "n3")
+PICK = st.integers(0, 40)
+
+WHOLE = st.fixed_dictionaries(
+    {"mode": st.just("whole"), "count": st.integers(0, 2), "nodes": st.integers(1, 2)},
+    optional={
+        "models": st.sampled_from([["H100"], ["A10"], ["H100", "A10"], ["none"]]),
+        "memory_mib": st.sampled_from([0, 30_000]),
+        "pool": st.sampled_from(["main", "side"]),
+        "labels": st.sampled_from([{}, {"zone": "1"}]),
+    },
+)
+SHARE = st.fixed_dictionaries(
+    {"mode": st.just("share"), "gpu_milli": st.sampled_from([1, 300, 500, 1000])},
+    optional={"memory_mib": st.sampled_from([10_000, 50_000])},
+)
+MIG = st.fixed_dictionaries(
+    {
+        "mode": st.just("mig"),
+        "profile": st.sampled_from(["1g.10gb", "3g.40gb"]),
+        "count": st.integers(1, 3),
+    }
+)
+BESIDE = st.sampled_from([{}, {"cpu_milli": 4_000}, {"memory_mib": 600}])
+LIMIT = st.sampled_from([None, 30, 600])
+SLICES = (
+    [mig_slice("MIG-1", 1, 0), mig_slice("MIG-2", 2, 1), mig_slice("MIG-3", 3, 2)],
+    [
+        mig_slice("MIG-4", 4, 0, profile="3g.40gb", size=4, compute_slices=3, memory_mib=40_448),
+        mig_slice("MIG-2", 2, 4),
+    ],
+    [mig_slice("MIG-1", 1, 0), mig_slice("MIG-9", 9, 0)],
+    [],
+)
+
+
+def _fleet() -> dict[str, dict[str, dict[str, Any]]]:
+    return {
+        "n1": {uuid: device(uuid) for uuid in ("GPU-a", "GPU-b")},
+        "n2": {
+            "GPU-c": device("GPU-c"),
+            "GPU-m": device("GPU-m", mig_enabled=True, compute_slices=7, slices=SLICES[0]),
+        },
+        "n3": {uuid: device(uuid, model="A10", memory_mib=24_000) for uuid in ("GPU-x", "GPU-y")},
+    }
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """Everything that services, operators, nodes and time can do to a cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = CoreDriver(check=True)
+        self.naive = Naive()
+        self.fleet = _fleet()
+        self.boots = dict.fromkeys(NODES, 1)
+        self.pools = {"n1": "main", "n2": "main", "n3": "side"}
+        self.submitted: list[tuple[str, str, dict[str, Any]]] = []
+        self.leases: list[str] = []
+        self.orders: list[tuple[str, str, str]] = []
+
+    # -- driving ---------------------------------------------------------------
+
+    def feed(self, name: str, plain: dict[str, Any], **more: Any) -> str:
+        """Feed an input to the ledger, its decision to the naive one; compare."""
+        decision = self.cell.feed(name, plain, **more)
+        self.naive.learn(decision)
+        self.naive.compare(self.cell.state)
+        for event in decision.events:
+            if event["type"] == "lease.granted":
+                self.leases.append(event["lease"])
+            if event["type"] == "order.issued":
+                boot = self.cell.state.nodes[event["node"]].incarnation
+                self.orders.append((event["order"], event["node"], boot))
+        return decision.code
+
+    def operator(self, name: str, **plain: Any) -> str:
+        """Feed what an operator says."""
+        return self.feed(name, {"author": "op", "reason": "x", **plain}, source="/operator")
+
+    def says(self, name: str, node: str, boot: str | None = None, **plain: Any) -> str:
+        """Feed what a node's agent says."""
+        said = {"node": node, "incarnation": boot or f"b{self.boots[node]}", **plain}
+        return self.feed(name, said, source=AGENT + node)
+
+    def report(self, node: str, **more: Any) -> str:
+        """Feed a node's inventory as the fleet has it."""
+        size = {"n1": {"cpu_milli": 10_000, "memory_mib": 1_000}}.get(node, {})
+        said = {"epoch": 1, "pool": self.pools[node], "devices": [*self.fleet[node].values()]}
+        return self.says("node.inventory", node, **(said | size | more))
+
+    def owner(self, name: str) -> str:
+        """Return the source that a request or lease belongs to."""
+        return name.partition("#")[0]
+
+    @initialize(late=st.booleans(), nominal=st.sampled_from([2_000, 10_000]))
+    def start(self, late: bool, nominal: int) -> None:
+        """Policies and nodes; the side pool sometimes comes after its node."""
+        self.operator("pool.apply", pool="main", labels={"zone": "1"}, order_timeout_s=120)
+        self.operator("queue.apply", queue="q")
+        self.operator("queue.apply", queue="strict", ordering="strict", max_wait_s=900)
+        for tenant in TENANTS:
+            self.operator("quota.apply", tenant=tenant, nominal_gpu_milli=nominal)
+        if not late:
+            self.operator("pool.apply", pool="side")
+        for node in NODES:
+            self.report(node)
+
+    # -- services ----------------------------------------------------------------
+
+    @rule(
+        who=st.tuples(st.sampled_from(TEAMS), st.sampled_from(TENANTS), st.sampled_from(QUEUES)),
+        ask=st.one_of(WHOLE, WHOLE, SHARE, MIG),
+        beside=BESIDE,
+        priority=st.sampled_from([0, 0, 5]),
+        retries=st.integers(0, 2),
+        limits=st.tuples(st.sampled_from([None, None, 0, 60]), LIMIT),
+    )
+    def submit(
+        self,
+        who: tuple[str, str, str],
+        ask: dict[str, Any],
+        beside: dict[str, int],
+        priority: int,
+        retries: int,
+        limits: tuple[int | None, int | None],
+    ) -> None:
+        """A service asks."""
+        source, tenant, queue = who
+        plain = {
+            "tenant": tenant,
+            "queue": queue,
+            "task": {"id": "task"},
+            "ask": ask,
+            "beside": beside,
+            "priority": priority,
+            "retries": retries,
+            "max_wait_s": limits[0],
+            "max_run_s": limits[1],
+        }
+        name = f"r{len(self.submitted)}"
+        self.submitted.append((source, name, plain))
+        self.feed("request.submit", plain, source=source, id=name)
+
+    @precondition(lambda self: self.submitted)
+    @rule(pick=PICK, other=st.booleans())
+    def submit_again(self, pick: int, other: bool) -> None:
+        """The same id again: the same answer for the same content, a conflict for other."""
+        source, name, plain = self.submitted[pick % len(self.submitted)]
+        more = {"expected_run_s": 77} if other else {}
+        code = self.feed("request.submit", plain | more, source=source, id=name)
+        assert code == ("id_conflict" if other else "duplicate")
+
+    @precondition(lambda self: self.submitted)
+    @rule(pick=PICK, wrong=st.sampled_from([False, False, True]))
+    def cancel(self, pick: int, wrong: bool) -> None:
+        """A request is withdrawn, sometimes by a stranger."""
+        source, name, _ = self.submitted[pick % len(self.submitted)]
+        stranger = TEAMS[1 - TEAMS.index(source)]
+        said = {"request": f"{source}#{name}"}
+        code = self.feed("request.cancel", said, source=stranger if wrong else source)
+        assert not wrong or code in ("not_owner", "unknown_request")
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=PICK, wrong=st.sampled_from([False, False, True]))
+    def release(self, pick: int, wrong: bool) -> None:
+        """A lease is given back: any that ever was, so mostly late ones too."""
+        lease = self.leases[pick % len(self.leases)]
+        source = self.owner(lease)
+        live = lease in self.cell.state.leases
+        stranger = TEAMS[1 - TEAMS.index(source)]
+        code = self.feed("lease.release", {"lease": lease}, source=stranger if wrong else source)
+        if wrong:
+            assert code == "not_owner"
+        elif live:
+            # A deadline that the input carries the clock past comes before it.
+            assert code in ("released", "already_released")
+        else:
+            assert code == "already_released"
+
+    # -- nodes -------------------------------------------------------------------
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=PICK, how=st.sampled_from(["started", "completed", "failed", "stopped"]))
+    def task(self, pick: int, how: str) -> None:
+        """A node sees a task start or end."""
+        lease = self.leases[pick % len(self.leases)]
+        parts = self.cell.state.leases.get(lease)
+        node = NODES[pick % 3] if parts is None else list(parts.parts)[pick % len(parts.parts)]
+        if how == "started":
+            self.says("task.started", node, lease=lease)
+        else:
+            self.says("task.ended", node, lease=lease, how=how)
+
+    @precondition(lambda self: self.orders)
+    @rule(pick=PICK, done=st.sampled_from([True, True, False]), old=st.booleans())
+    def answer(self, pick: int, done: bool, old: bool) -> None:
+        """A node answers an order, old ones too, sometimes as an earlier incarnation."""
+        state = self.cell.state
+        named = [one for one in self.orders if old or one[0] in state.orders] or self.orders
+        order, node, boot = named[pick % len(named)]
+        said = None if not old else boot
+        if done:
+            self.says("order.done", node, said, order=order)
+        else:
+            self.says("order.failed", node, said, order=order, reason="left")
+
+    @rule()
+    def answer_all(self) -> None:
+        """Every node that is heard carries out its orders."""
+        state = self.cell.state
+        for _ in range(len(state.orders) * 3):
+            nodes = state.nodes
+            heard = [
+                one
+                for one in state.orders.values()
+                if nodes[one.node].state not in ("silent", "lost")
+                and nodes[one.node].incarnation == f"b{self.boots[one.node]}"
+            ]
+            if not heard:
+                return
+            self.says("order.done", heard[0].node, order=heard[0].id)
+
+    @rule(node=st.sampled_from(NODES), boot=st.booleans())
+    def inventory(self, node: str, boot: bool) -> None:
+        """A node tells what it has, sometimes after a restart."""
+        self.boots[node] += boot
+        self.report(node)
+
+    @rule(
+        uuid=st.sampled_from(["GPU-a", "GPU-b", "GPU-c", "GPU-m", "GPU-x"]),
+        to=st.sampled_from([*NODES, ""]),
+        tell=st.booleans(),
+    )
+    def move(self, uuid: str, to: str, tell: bool) -> None:
+        """A card is pulled, and perhaps put into another node (or back)."""
+        card = None
+        for node, cards in self.fleet.items():
+            if uuid in cards and node != to:
+                card = cards.pop(uuid)
+                if tell:
+                    self.report(node)
+        if to:
+            self.fleet[to].setdefault(uuid, card or device(uuid))
+            self.report(to)
+
+    @rule(
+        uuid=st.sampled_from(["GPU-a", "GPU-c", "GPU-m", "GPU-x"]),
+        change=st.sampled_from(
+            [
+                {"model": "H200"},
+                {"model": "H100", "index": 3},
+                {"memory_mib": 40_000},
+                {"memory_mib": 81_920},
+                {"mig_enabled": True, "compute_slices": 7},
+                {"mig_enabled": False},
+                {"health": "unhealthy"},
+                {"health": "unknown"},
+                {"health": "healthy"},
+                *({"slices": slices} for slices in SLICES),
+            ]
+        ),
+    )
+    def change(self, uuid: str, change: dict[str, Any]) -> None:
+        """A card is reported with other facts."""
+        for node, cards in self.fleet.items():
+            if uuid in cards:
+                cards[uuid] = cards[uuid] | change
+                self.report(node)
+
+    @rule(node=st.sampled_from(NODES), what=st.sampled_from(["silent", "silent", "back"]))
+    def hear(self, node: str, what: str) -> None:
+        """A node is no longer heard, or is heard again."""
+        more = {"last_heartbeat_us": 1} if what == "silent" else {}
+        self.says(f"node.{what}", node, **more)
+
+    @rule(pick=PICK, health=st.sampled_from(["healthy", "unhealthy", "unknown", "gone"]))
+    def health(self, pick: int, health: str) -> None:
+        """A card's health changes."""
+        known = sorted(self.cell.state.devices.values(), key=lambda one: one.uuid)
+        card = known[pick % len(known)]
+        self.says("device.health", card.node, device=card.uuid, health=health)
+
+    @rule(node=st.sampled_from(NODES), pool=st.sampled_from(["main", "side", "new"]))
+    def repool(self, node: str, pool: str) -> None:
+        """A node is configured into another pool."""
+        self.pools[node] = pool
+        self.report(node)
+
+    @rule(node=st.sampled_from(NODES), kind=st.sampled_from(["agent", "boot", "epoch", "cpu"]))
+    def odd_report(self, node: str, kind: str) -> None:
+        """An inventory by a second agent, an old boot, or of a node that has grown."""
+        if kind == "cpu":
+            self.report(node, cpu_milli=20_000, epoch=2)
+        elif kind == "epoch":
+            self.report(node, epoch=0)
+        else:
+            said = {"pool": "main", "epoch": 5, "devices": [device("GPU-b")]}
+            boot = "b0" if kind == "boot" else f"b{self.boots[node]}"
+            source = AGENT + (node if kind == "boot" else "other")
+            plain = {"node": node, "incarnation": boot, **said}
+            if kind == "agent" or boot in self.cell.state.nodes[node].past_incarnations:
+                self.feed("node.inventory", plain, source=source)
+
+    # -- operators and time --------------------------------------------------------
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=PICK)
+    def reclaim(self, pick: int) -> None:
+        """An operator takes a lease back."""
+        self.operator("lease.reclaim", lease=self.leases[pick % len(self.leases)])
+
+    @rule(uuid=st.sampled_from(["GPU-a", "GPU-b", "GPU-c", "GPU-m"]))
+    def clear(self, uuid: str) -> None:
+        """An operator says that a card is clean."""
+        self.operator("device.clear", device=uuid)
+
+    @rule(node=st.sampled_from(NODES), mode=st.sampled_from(["online", "draining", "maintenance"]))
+    def node_set(self, node: str, mode: str) -> None:
+        """A node goes in or out of service, silent or not."""
+        self.operator("node.set", node=node, mode=mode)
+
+    @rule(tenant=st.sampled_from(TENANTS), nominal=st.sampled_from([0, 1_000, 3_000, 20_000]))
+    def quota(self, tenant: str, nominal: int) -> None:
+        """A quota is raised or lowered."""
+        self.operator("quota.apply", tenant=tenant, nominal_gpu_milli=nominal)
+
+    @rule(
+        pool=st.sampled_from(["main", "side", "new"]),
+        zone=st.sampled_from(["1", "2"]),
+        patience=st.sampled_from([0, 10, 200]),
+    )
+    def pool(self, pool: str, zone: str, patience: int) -> None:
+        """A pool comes, or changes its labels and its patience."""
+        self.operator(
+            "pool.apply",
+            pool=pool,
+            labels={"zone": zone},
+            silent_grace_s=patience,
+            order_timeout_s=patience,
+        )
+
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        ordering=st.sampled_from(["strict", "best-effort"]),
+        wait=st.sampled_from([None, 0, 300]),
+        most=st.sampled_from([None, 1, 4]),
+    )
+    def queue(self, queue: str, ordering: str, wait: int | None, most: int | None) -> None:
+        """A queue changes its rules while requests wait in it."""
+        self.operator(
+            "queue.apply", queue=queue, ordering=ordering, max_wait_s=wait, max_gpus=most
+        )
+
+    @rule(seconds=st.sampled_from([-100, 0, 1, 40, 150, 700]))
+    def time(self, seconds: int) -> None:
+        """Time passes, or an input comes with an earlier stamp."""
+        at = max(1, self.cell.now_us + seconds * 1_000_000)
+        self.feed("tick", {}, source="/tick", at_us=at)
+
+    @rule()
+    def claim(self) -> None:
+        """Another worker takes over."""
+        self.cell.claim()
+
+    # -- at the end ------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Live, replayed, snapshot and tail, a log with void records, and decided again."""
+        live = self.cell.digest()
+        records = self.cell.records
+        assert digest(self.cell.replayed().cells) == live
+        half = Fold()
+        for offset, value in enumerate(records[: len(records) // 2]):
+            half.apply(offset, value)
+        tail = load_fold(save_fold(half)).ready()
+        for offset in range(len(records) // 2, len(records)):
+            tail.apply(offset, records[offset])
+        assert digest(tail.cells) == live
+        assert digest(_with_void(records).cells) == live
+        assert _decided_again(self.cell) == records
+
+
+def _with_void(records: list[bytes]) -> Fold:
+    """Fold the log with copies, forgeries and a zombie's records between its own."""
+    fold = Fold()
+    voids = 0
+    for at, value in enumerate(records):
+        fold.apply(fold.head.offset, value)
+        forged = orjson.loads(value)
+        if forged["kind"] == "decision":
+            far = forged | {"seq": forged["seq"] + 1, "token": "f" * 32}
+            for void in (value, orjson.dumps(far), records[at // 2]):
+                if orjson.loads(void)["kind"] == "decision":
+                    assert fold.apply(fold.head.offset, void)[0] == "void"
+                    voids += 1
+    assert fold.head.void == voids
+    return fold
+
+
+def _decided_again(cell: CoreDriver) -> list[bytes]:
+    """Decide the same inputs again, from nothing; claims stand where they stood."""
+    fold = Fold()
+    made: list[bytes] = []
+    offsets = {"requests": -1, "observations": -1}
+    claims = {at: value for at, value in enumerate(cell.records) if b'"kind":"claim"' in value}
+
+    def claim() -> None:
+        while len(made) in claims:
+            fold.apply(len(made), claims[len(made)])
+            made.append(claims[len(made)])
+
+    claim()
+    for given in cell.inputs:
+        offsets[given.topic] += 1
+        decision = decide(fold.cell(cell.name), given)
+        if decision.recorded:
+            where = {"token": fold.head.token, "seq": fold.head.seq + 1}
+            record = to_record(decision, cell=cell.name, offset=offsets[given.topic], **where)
+            made.append(orjson.dumps(record))
+            fold.advance(given.topic, offsets[given.topic], decision.time_us)
+            fold.head.offset += 1
+            claim()
+    return made
+
+
+TestCoreMachine = CoreMachine.TestCase
