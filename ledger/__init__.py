@@ -1,0 +1,1 @@
+"""gpuledger: an event-sourced allocation ledger for pooled and partitioned GPUs."""

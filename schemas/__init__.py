@@ -1,0 +1,1 @@
+"""What crosses a topic: models, catalogue, topics, CloudEvents, JSON Schema."""

@@ -5,6 +5,7 @@ On the wire a CloudEvents ``type`` is ``io.gpuledger.<type>.v<version>``.
 
 from __future__ import annotations
 
+import builtins
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +32,7 @@ class TypeSpec:
     type: str
     version: int
     topic: str
-    model: type[Model]
+    model: builtins.type[Model]
 
     @property
     def doc(self) -> str:

@@ -181,10 +181,18 @@ class Chaos:
         await asyncio.to_thread(self.broker.start)
 
     def stop(self) -> None:
-        """Let every worker end in good order, and write its snapshots."""
-        for worker in self.workers:
-            worker.signal(signal.SIGTERM)
-        assert [0] * WORKERS == [worker.running.wait(60) for worker in self.workers]
+        """Let the workers end in good order: the last one holds everything and snapshots it."""
+        *others, last = self.workers
+        for worker in others:
+            assert 0 == worker.stop(60)
+        deadline = time.monotonic() + 60
+        while not last.output().rpartition(f'"partitions": {[*range(PARTITIONS)]}')[1] or (
+            last.output().rpartition("partitions assigned")[2].count("partition claimed")
+            < PARTITIONS
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert 0 == last.stop(60)
 
 
 async def ask_all(site: Site, chance: random.Random) -> None:
@@ -216,6 +224,7 @@ async def test_chaos(own_kafka: Callable[[], LocalKafka], tmp_path: Path) -> Non
             started = time.monotonic()
             await asyncio.wait_for(until_all_answered(site, chaos, chance), 400)
             took_s = time.monotonic() - started
+            print(f"answered in {took_s:.0f} s, {dict(chaos.tally)}")
             await asyncio.wait_for(until_quiet(site, follower), 60)
         finally:
             supervisor.cancel()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from collectors.simulation.clock import VirtualClock
 from collectors.simulation.cluster import OPERATOR, Cluster, Scenario, Standing
+from collectors.simulation.log import SimulationLog
 from collectors.simulation.openb import openb_scenario
 from collectors.simulation.report import RunReport
 from collectors.simulation.scenario import read_scenario
@@ -91,7 +92,7 @@ async def run_demo(options: DemoOptions, make_loop: MakeLoop) -> RunReport:
     await _make_room(options)
     clock = VirtualClock(scenario.start_us)
     url = f"sqlite:{options.path}"
-    async with SqliteLog(options.path, clock=clock) as log:
+    async with SimulationLog(options.path, clock=clock) as log:
         # One cell, so one partition: more would only be looked at in vain.
         await log.create_topics({name: TopicState(1) for name in declared(options.prefix)})
         loop = make_loop(log, url, clock, scenario.heartbeat_limit_s)

@@ -31,13 +31,19 @@ def openb_scenario(nodes: Path, pods: Path, *, jobs: int | None = None) -> Scena
     specs = read_openb_nodes(nodes, pool=_POOL)
     found = read_openb_pods(pods, pool=_POOL, queue=_QUEUE)[:jobs]
     gpus = sum(len(spec.devices) for spec in specs)
-    why = {"author": "operator", "reason": "as in the trace"}
+    author, reason = "operator", "as in the trace"
     tenants = sorted({job.submission["tenant"] for job in found})
-    quotas = [
-        QuotaApply(tenant=tenant, nominal_gpu_milli=gpus * _WHOLE_MILLI, **why)
-        for tenant in tenants
-    ]
-    acts = policy_acts([PoolApply(pool=_POOL, **why), QueueApply(queue=_QUEUE, **why), *quotas])
+    nominal = gpus * _WHOLE_MILLI
+    acts = policy_acts(
+        [
+            PoolApply(author=author, reason=reason, pool=_POOL),
+            QueueApply(author=author, reason=reason, queue=_QUEUE),
+            *(
+                QuotaApply(author=author, reason=reason, tenant=tenant, nominal_gpu_milli=nominal)
+                for tenant in tenants
+            ),
+        ]
+    )
     # What nodes have does not change in this run, so once is enough.
     timing = Timing(inventory_every_us=1_000 * 86_400_000_000)
     return Scenario("openb", _START_US, specs, found, acts, timing=timing)

@@ -49,9 +49,9 @@ class RunReport:
         """Return the report as text."""
         tally = self.tally
         days = (tally.last_us - tally.first_us) / (24 * _HOUR_US)
+        span = f"{_time(tally.first_us)} to {_time(tally.last_us)}, {days:.1f} days"
         parts = [
-            f"{self.title}\nfrom {_time(tally.first_us)} to {_time(tally.last_us)},"
-            f" {days:.1f} days of virtual time",
+            f"{self.title}\n{span} of virtual time",
             _section("Jobs", self._jobs()),
             _section("Waits, from request to first grant", self._waits()),
             _section("Utilisation, per pool", self._utilisation()),
@@ -59,7 +59,7 @@ class RunReport:
             _section("Interruptions, and what became of them", self._interruptions()),
             _section("Refused or expired", self._refusals()),
             _section("The ledger", self._ledger()),
-            _section("Ask this ledger", [f"{one}" for one in self.commands()]),
+            _section("Ask this ledger", self.commands()),
         ]
         return "\n\n".join(parts)
 
@@ -144,10 +144,10 @@ class RunReport:
     def _ledger(self) -> list[str]:
         counts = self.verified.counts
         faults = [f"{one.position}: {one.kind}: {one.detail}" for one in self.verified.faults]
+        kinds = ", ".join(f"{counts[kind]:,} {kind}" for kind in ("decisions", "claims", "void"))
         return [
             f"where     {self.log_url}",
-            f"records   {counts['records']:,} ({counts['decisions']:,} decisions,"
-            f" {counts['claims']:,} claims, {counts['void']:,} void)",
+            f"records   {counts['records']:,} ({kinds})",
             f"verify    {'ok, no fault found' if self.verified.ok else 'DAMAGED'}",
             *faults,
             f"digest    {self.verified.digest}",

@@ -99,7 +99,7 @@ class _Grant:
 
 @dataclass(slots=True)
 class Tally:
-    """Everything counted. ``first_us`` and ``last_us`` are the times of the first and last record."""
+    """Everything counted, from the record at ``first_us`` to that at ``last_us``."""
 
     records: int = 0
     first_us: int = 0

@@ -1,0 +1,1 @@
+"""The pure core: state, events, decisions. No clock, no chance, no I/O."""
