@@ -20,7 +20,7 @@ from ledger.core.turn import Input
 from ledger.log.port import MAX_HEADERS, MAX_RECORD_BYTES, Entry
 from schemas import cloudevents
 from schemas.catalogue import TYPES, adapter, parse_type
-from schemas.strict_json import JsonFault, loads_strict
+from schemas.strict_json import JsonFault, read_strict
 
 if TYPE_CHECKING:
     from ledger.log.port import Record
@@ -73,7 +73,7 @@ def ingest(record: Record, topic: str) -> tuple[str, Input] | Refusal:
         code = "unknown_version" if known else "unknown_type"
         return Refusal(code, event.type[:200], event.id, event.source)
     try:
-        plain = loads_strict(event.data_bytes)
+        plain, written = read_strict(event.data_bytes)
         data = adapter(spec.type, spec.version).validate_json(event.data_bytes)
     except JsonFault as fault:
         return Refusal(fault.code, fault.detail, event.id, event.source)
@@ -87,7 +87,7 @@ def ingest(record: Record, topic: str) -> tuple[str, Input] | Refusal:
         event.id,
         record.time_us,
         data,
-        plain,
+        orjson.Fragment(written),
         fingerprint(event.type, plain),
         _claimed_us(event.time_text),
     )

@@ -229,7 +229,7 @@ class CoreDriver:
         at_us: int | None = None,
         **more: object,
     ) -> Decision:
-        """Submit a request: one whole device of tenant ``t`` in queue ``q`` unless told otherwise."""
+        """Submit a request: one whole device for tenant ``t`` unless told otherwise."""
         plain = {
             "tenant": "t",
             "queue": "q",

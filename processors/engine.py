@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
@@ -65,7 +66,8 @@ class _Slot:
         self.lock = asyncio.Lock()
         #: Set when the partition is no longer assigned.
         self.gone = asyncio.Event()
-        self.failures = 0
+        #: Losses of each kind since the last work that was done.
+        self.losses: Counter[str] = Counter()
         #: Input topic -> the offset below which everything is in the log and answered.
         self.answered: dict[str, int] = {}
         #: Input topic -> position, and since when (µs) it has not moved.
@@ -212,7 +214,7 @@ class Engine:
                     slot.shard = None
                     raise
                 else:
-                    slot.failures = 0
+                    slot.losses.clear()
                     slot.answered = dict(shard.position)
                     self.metrics.worked(shard.counts)
                     shard.counts = ShardCounts()
@@ -233,14 +235,18 @@ class Engine:
 
     async def _back_off(self, slot: _Slot, error: Exception) -> None:
         fenced = isinstance(error, Fenced)
-        self.metrics.lost("fenced" if fenced else "unavailable")
+        cause = "fenced" if fenced else "unavailable"
+        self.metrics.lost(cause)
         if fenced and self._give_up:
             # Whoever waits for this partition's lock must not claim it either.
             slot.gone.set()
             raise error
-        longest = (_FENCED_S if fenced else _UNAVAILABLE_S) * 2**slot.failures
-        slot.failures = min(slot.failures + 1, 10)
-        wait_s = min(_LONGEST_S, longest) * self._random.uniform(0.5, 1.0)
+        # Beyond ten doublings the longest wait is reached anyway.
+        doubled = 2.0 ** min(slot.losses[cause], 10)
+        slot.losses[cause] += 1
+        wait_s = min(
+            _LONGEST_S, (_FENCED_S if fenced else _UNAVAILABLE_S) * doubled
+        ) * self._random.uniform(0.5, 1.0)
         _log.warning(
             "partition lost, claiming it again while it is assigned",
             partition=slot.partition,

@@ -56,6 +56,10 @@ _TIME = re.compile(
 )
 _ID: TypeAdapter[str] = TypeAdapter(EventId)
 _SOURCE: TypeAdapter[str] = TypeAdapter(Source)
+_SPEC_BYTES = SPEC_VERSION.encode()
+_JSON_BYTES = JSON.encode()
+_USUAL_NEEDS = frozenset({"ce_id", "ce_source", "ce_type", "ce_specversion", CONTENT_TYPE})
+_USUAL = _USUAL_NEEDS | {"ce_time"}
 _FIXED_HEADERS = ((f"{_PREFIX}specversion", SPEC_VERSION.encode()), (CONTENT_TYPE, JSON.encode()))
 
 
@@ -126,6 +130,10 @@ def read(value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> In
     In binary mode ``data_bytes`` is the value itself; in structured mode the data is
     written out again (compact JSON, members in the order they had).
     """
+    headers = tuple(headers)
+    usual = _read_usual(value, headers)
+    if usual is not None:
+        return usual
     attributes, fault = _attributes_of(headers)
     media_type = _media_type(attributes)
     if media_type == STRUCTURED:
@@ -135,6 +143,32 @@ def read(value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> In
     if media_type.startswith("application/cloudevents") or not _JSON_TYPE.fullmatch(media_type):
         fault = fault or "the content type is not JSON"
     return _checked(attributes, value, fault)
+
+
+def _read_usual(
+    value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
+) -> Incoming | None:
+    """Read the form that nearly every record has, in binary mode; None for any other.
+
+    Answers only where the rules below it would give the same event: it exists because
+    they cost four times as much.
+    """
+    given = dict(headers)
+    if not value or len(given) != len(headers) or not _USUAL_NEEDS <= given.keys() <= _USUAL:
+        return None
+    if given["ce_specversion"] != _SPEC_BYTES or given[CONTENT_TYPE] != _JSON_BYTES:
+        return None
+    try:
+        texts = {name: (given.get(f"{_PREFIX}{name}") or b"").decode() for name in _REQUIRED}
+        stamp = given.get("ce_time")
+        time_text = None if stamp is None else stamp.decode()
+    except UnicodeDecodeError:
+        return None
+    if any(_fault_of(name, text) for name, text in texts.items()) or (
+        time_text is not None and _fault_of("time", time_text)
+    ):
+        return None
+    return Incoming(texts["id"], texts["source"], texts["type"], time_text, value, {})
 
 
 def _attributes_of(

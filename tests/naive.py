@@ -38,7 +38,7 @@ class Naive:
         """Follow a decision, event by event."""
         given = decision.input
         if given.type == "request.submit":
-            self.asked.setdefault(given.key, given.plain)
+            self.asked.setdefault(given.key, given.data.model_dump())
         for event in decision.events:
             follow = getattr(self, "_" + event["type"].replace(".", "_").replace("-", "_"), None)
             if follow is not None:

@@ -204,6 +204,64 @@ def test_fleet_and_faults_from_files(cli: Cli, tmp_path: Path) -> None:
         assert granted["parts"][0]["node"] == "big"
 
 
+def test_worker_and_collectors_apart(cli: Cli, tmp_path: Path) -> None:
+    """The parts of `up`, each in a process of its own; a node that is not described is refused."""
+    (tmp_path / "fleet.toml").write_text(
+        """
+        cell = "main"
+        [[nodes]]
+        name = "n{}"
+        count = 2
+        pool = "p"
+        devices = [{ count = 1, model = "H100", memory_mib = 81559 }]
+        """
+    )
+    (tmp_path / "faults.toml").write_text(
+        '[[fault]]\nkind = "device"\nnode = "n1"\nat_s = 1\ndevice = 0\nhealth = "unhealthy"\n'
+        '[[fault]]\nkind = "silent"\nnode = "n2"\nat_s = 9999\n'
+    )
+    described = ["collector", "--simulate", "fleet.toml", "--json"]
+    assert cli(*described, "--node", "n7").returncode == 2
+    assert cli(*described, "--cell", "dc2").returncode == 2
+    assert cli("topics", "apply").returncode == 0
+    worker = [*COMMAND, "worker"]
+    with (tmp_path / "worker").open("w") as stderr:
+        running = subprocess.Popen(worker, cwd=tmp_path, env=cli.environment, stderr=stderr)
+    try:
+        for verb, name, more in (
+            ("pool", "p", []),
+            ("queue", "q", []),
+            ("quota", "t", ["--gpus", "9"]),
+        ):
+            assert cli(verb, "apply", name, "--reason", "test", *more).returncode == 0
+        with cli.running(*described, "--node", "n1", "--faults", "faults.toml") as first:
+            assert first.stdout is not None
+            assert orjson.loads(first.stdout.readline())["nodes"] == ["n1"]
+            asked = ["submit", "--tenant", "t", "--queue", "q", "--max-wait-s", "60", "--wait"]
+            assert cli.json(*asked, "--expected-run-s", "1")["parts"][0]["node"] == "n1"
+            deadline = time.monotonic() + 30
+            while "out of use: " not in cli("state").stdout:
+                assert time.monotonic() < deadline, "the fault never happened"
+    finally:
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0, (tmp_path / "worker").read_text()
+
+
+def test_the_demonstration_in_small(cli: Cli) -> None:
+    """A part of the trace: it verifies, and the commands it prints can be typed."""
+    report = cli.json("demo", "--log", "sqlite:demo.sqlite", "--jobs", "20")
+    assert report["verify"]["ok"]
+    assert list(report["final_answers"]) == ["1"]
+    assert cli.json("verify", "--log", "sqlite:demo.sqlite")["digest"] == report["digest"]
+    for line in report["commands"][:3]:
+        done = subprocess.run(
+            line, shell=True, cwd=cli.folder, env=cli.environment, capture_output=True, check=False
+        )
+        assert done.returncode == 0, (line, done.stderr)
+    assert cli("demo", "--log", "kafka://x:1").returncode == 2
+    assert cli("demo", "--openb-nodes", "x").returncode == 2
+
+
 @pytest.fixture
 async def filled(cli: Cli) -> Cli:
     """Return the command on a log that has some history and no worker."""
@@ -248,7 +306,7 @@ USAGE = {
     "a bad time": (["state", "--at", "yesterday"], "--at"),
     "no query": (["sql"], "--tables"),
     "two forms": (["sql", "SELECT 1", "--csv", "--json"], "one of them"),
-    "no letter": (["dead-letters", "redrive"], "--code"),
+    "letters and a code": (["dead-letters", "redrive", "0@1", "--code", "x"], "--code"),
     "a name of no letter": (["dead-letters", "show", "x"], "PARTITION@OFFSET"),
     "a bad runner": (["worker", "--runner", "x"], "faust"),
     "a bad URL": (["state", "--log", "ftp://x"], "not the URL of a log"),

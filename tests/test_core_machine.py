@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import orjson
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -42,7 +44,7 @@ MIG = st.fixed_dictionaries(
 )
 BESIDE = st.sampled_from([{}, {"cpu_milli": 4_000}, {"memory_mib": 600}])
 LIMIT = st.sampled_from([None, 30, 600])
-SLICES = (
+SLICES: tuple[list[dict[str, Any]], ...] = (
     [mig_slice("MIG-1", 1, 0), mig_slice("MIG-2", 2, 1), mig_slice("MIG-3", 3, 2)],
     [
         mig_slice("MIG-4", 4, 0, profile="3g.40gb", size=4, compute_slices=3, memory_mib=40_448),
@@ -105,8 +107,9 @@ class CoreMachine(RuleBasedStateMachine):
     def report(self, node: str, **more: Any) -> str:
         """Feed a node's inventory as the fleet has it."""
         size = {"n1": {"cpu_milli": 10_000, "memory_mib": 1_000}}.get(node, {})
-        said = {"epoch": 1, "pool": self.pools[node], "devices": [*self.fleet[node].values()]}
-        return self.says("node.inventory", node, **(said | size | more))
+        said: dict[str, Any] = {"epoch": 1, "pool": self.pools[node]}
+        devices = [*self.fleet[node].values()]
+        return self.says("node.inventory", node, devices=devices, **(said | size | more))
 
     def owner(self, name: str) -> str:
         """Return the source that a request or lease belongs to."""
@@ -114,7 +117,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @initialize(late=st.booleans(), nominal=st.sampled_from([2_000, 10_000]))
     def start(self, late: bool, nominal: int) -> None:
-        """Policies and nodes; the side pool sometimes comes after its node."""
+        """Set policies and nodes; the side pool sometimes comes after its node."""
         self.operator("pool.apply", pool="main", labels={"zone": "1"}, order_timeout_s=120)
         self.operator("queue.apply", queue="q")
         self.operator("queue.apply", queue="strict", ordering="strict", max_wait_s=900)
@@ -144,7 +147,7 @@ class CoreMachine(RuleBasedStateMachine):
         retries: int,
         limits: tuple[int | None, int | None],
     ) -> None:
-        """A service asks."""
+        """Let a service ask."""
         source, tenant, queue = who
         plain = {
             "tenant": tenant,
@@ -164,7 +167,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.submitted)
     @rule(pick=PICK, other=st.booleans())
     def submit_again(self, pick: int, other: bool) -> None:
-        """The same id again: the same answer for the same content, a conflict for other."""
+        """Send the same id again: a copy for the same content, a conflict for other."""
         source, name, plain = self.submitted[pick % len(self.submitted)]
         more = {"expected_run_s": 77} if other else {}
         code = self.feed("request.submit", plain | more, source=source, id=name)
@@ -173,7 +176,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.submitted)
     @rule(pick=PICK, wrong=st.sampled_from([False, False, True]))
     def cancel(self, pick: int, wrong: bool) -> None:
-        """A request is withdrawn, sometimes by a stranger."""
+        """Withdraw a request, sometimes as a stranger."""
         source, name, _ = self.submitted[pick % len(self.submitted)]
         stranger = TEAMS[1 - TEAMS.index(source)]
         said = {"request": f"{source}#{name}"}
@@ -183,7 +186,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(pick=PICK, wrong=st.sampled_from([False, False, True]))
     def release(self, pick: int, wrong: bool) -> None:
-        """A lease is given back: any that ever was, so mostly late ones too."""
+        """Give back any lease that ever was, so often one that is over."""
         lease = self.leases[pick % len(self.leases)]
         source = self.owner(lease)
         live = lease in self.cell.state.leases
@@ -202,7 +205,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(pick=PICK, how=st.sampled_from(["started", "completed", "failed", "stopped"]))
     def task(self, pick: int, how: str) -> None:
-        """A node sees a task start or end."""
+        """Let a node see a task start or end."""
         lease = self.leases[pick % len(self.leases)]
         parts = self.cell.state.leases.get(lease)
         node = NODES[pick % 3] if parts is None else list(parts.parts)[pick % len(parts.parts)]
@@ -214,7 +217,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.orders)
     @rule(pick=PICK, done=st.sampled_from([True, True, False]), old=st.booleans())
     def answer(self, pick: int, done: bool, old: bool) -> None:
-        """A node answers an order, old ones too, sometimes as an earlier incarnation."""
+        """Answer an order, perhaps an old one, perhaps as an earlier incarnation."""
         state = self.cell.state
         named = [one for one in self.orders if old or one[0] in state.orders] or self.orders
         order, node, boot = named[pick % len(named)]
@@ -226,7 +229,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule()
     def answer_all(self) -> None:
-        """Every node that is heard carries out its orders."""
+        """Let every node that is heard carry out its orders."""
         state = self.cell.state
         for _ in range(len(state.orders) * 3):
             nodes = state.nodes
@@ -242,7 +245,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES), boot=st.booleans())
     def inventory(self, node: str, boot: bool) -> None:
-        """A node tells what it has, sometimes after a restart."""
+        """Let a node tell what it has, sometimes after a restart."""
         self.boots[node] += boot
         self.report(node)
 
@@ -252,7 +255,7 @@ class CoreMachine(RuleBasedStateMachine):
         tell=st.booleans(),
     )
     def move(self, uuid: str, to: str, tell: bool) -> None:
-        """A card is pulled, and perhaps put into another node (or back)."""
+        """Pull a card, and perhaps put it into another node (or back)."""
         card = None
         for node, cards in self.fleet.items():
             if uuid in cards and node != to:
@@ -281,7 +284,7 @@ class CoreMachine(RuleBasedStateMachine):
         ),
     )
     def change(self, uuid: str, change: dict[str, Any]) -> None:
-        """A card is reported with other facts."""
+        """Report a card with other facts."""
         for node, cards in self.fleet.items():
             if uuid in cards:
                 cards[uuid] = cards[uuid] | change
@@ -289,26 +292,26 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES), what=st.sampled_from(["silent", "silent", "back"]))
     def hear(self, node: str, what: str) -> None:
-        """A node is no longer heard, or is heard again."""
-        more = {"last_heartbeat_us": 1} if what == "silent" else {}
+        """Stop hearing a node, or hear it again."""
+        more: dict[str, Any] = {"last_heartbeat_us": 1} if what == "silent" else {}
         self.says(f"node.{what}", node, **more)
 
     @rule(pick=PICK, health=st.sampled_from(["healthy", "unhealthy", "unknown", "gone"]))
     def health(self, pick: int, health: str) -> None:
-        """A card's health changes."""
+        """Change a card's health."""
         known = sorted(self.cell.state.devices.values(), key=lambda one: one.uuid)
         card = known[pick % len(known)]
         self.says("device.health", card.node, device=card.uuid, health=health)
 
     @rule(node=st.sampled_from(NODES), pool=st.sampled_from(["main", "side", "new"]))
     def repool(self, node: str, pool: str) -> None:
-        """A node is configured into another pool."""
+        """Configure a node into another pool."""
         self.pools[node] = pool
         self.report(node)
 
     @rule(node=st.sampled_from(NODES), kind=st.sampled_from(["agent", "boot", "epoch", "cpu"]))
     def odd_report(self, node: str, kind: str) -> None:
-        """An inventory by a second agent, an old boot, or of a node that has grown."""
+        """Send an inventory by a second agent, of an old boot, or of a node that has grown."""
         if kind == "cpu":
             self.report(node, cpu_milli=20_000, epoch=2)
         elif kind == "epoch":
@@ -326,22 +329,22 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(pick=PICK)
     def reclaim(self, pick: int) -> None:
-        """An operator takes a lease back."""
+        """Take a lease back."""
         self.operator("lease.reclaim", lease=self.leases[pick % len(self.leases)])
 
     @rule(uuid=st.sampled_from(["GPU-a", "GPU-b", "GPU-c", "GPU-m"]))
     def clear(self, uuid: str) -> None:
-        """An operator says that a card is clean."""
+        """Give the word that a card is clean."""
         self.operator("device.clear", device=uuid)
 
     @rule(node=st.sampled_from(NODES), mode=st.sampled_from(["online", "draining", "maintenance"]))
     def node_set(self, node: str, mode: str) -> None:
-        """A node goes in or out of service, silent or not."""
+        """Put a node in or out of service, silent or not."""
         self.operator("node.set", node=node, mode=mode)
 
     @rule(tenant=st.sampled_from(TENANTS), nominal=st.sampled_from([0, 1_000, 3_000, 20_000]))
     def quota(self, tenant: str, nominal: int) -> None:
-        """A quota is raised or lowered."""
+        """Raise or lower a quota."""
         self.operator("quota.apply", tenant=tenant, nominal_gpu_milli=nominal)
 
     @rule(
@@ -350,7 +353,7 @@ class CoreMachine(RuleBasedStateMachine):
         patience=st.sampled_from([0, 10, 200]),
     )
     def pool(self, pool: str, zone: str, patience: int) -> None:
-        """A pool comes, or changes its labels and its patience."""
+        """Make a pool, or change its labels and its patience."""
         self.operator(
             "pool.apply",
             pool=pool,
@@ -366,26 +369,24 @@ class CoreMachine(RuleBasedStateMachine):
         most=st.sampled_from([None, 1, 4]),
     )
     def queue(self, queue: str, ordering: str, wait: int | None, most: int | None) -> None:
-        """A queue changes its rules while requests wait in it."""
-        self.operator(
-            "queue.apply", queue=queue, ordering=ordering, max_wait_s=wait, max_gpus=most
-        )
+        """Change a queue's rules while requests wait in it."""
+        self.operator("queue.apply", queue=queue, ordering=ordering, max_wait_s=wait, max_gpus=most)
 
     @rule(seconds=st.sampled_from([-100, 0, 1, 40, 150, 700]))
     def time(self, seconds: int) -> None:
-        """Time passes, or an input comes with an earlier stamp."""
+        """Let time pass, or an input come with an earlier stamp."""
         at = max(1, self.cell.now_us + seconds * 1_000_000)
         self.feed("tick", {}, source="/tick", at_us=at)
 
     @rule()
     def claim(self) -> None:
-        """Another worker takes over."""
+        """Let another worker take over."""
         self.cell.claim()
 
     # -- at the end ------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Live, replayed, snapshot and tail, a log with void records, and decided again."""
+        """Compare live, replayed, snapshot and tail, a log with void records, and decided again."""
         live = self.cell.digest()
         records = self.cell.records
         assert digest(self.cell.replayed().cells) == live
@@ -434,8 +435,13 @@ def _decided_again(cell: CoreDriver) -> list[bytes]:
         offsets[given.topic] += 1
         decision = decide(fold.cell(cell.name), given)
         if decision.recorded:
-            where = {"token": fold.head.token, "seq": fold.head.seq + 1}
-            record = to_record(decision, cell=cell.name, offset=offsets[given.topic], **where)
+            record = to_record(
+                decision,
+                cell=cell.name,
+                token=fold.head.token,
+                seq=fold.head.seq + 1,
+                offset=offsets[given.topic],
+            )
             made.append(orjson.dumps(record))
             fold.advance(given.topic, offsets[given.topic], decision.time_us)
             fold.head.offset += 1
@@ -444,3 +450,8 @@ def _decided_again(cell: CoreDriver) -> list[bytes]:
 
 
 TestCoreMachine = CoreMachine.TestCase
+if settings.get_current_profile_name() == "quick":
+    # 200 x 50 steps in less than a minute of one core; the same ones every time in CI.
+    TestCoreMachine.settings = settings(
+        max_examples=200, stateful_step_count=50, derandomize="CI" in os.environ
+    )

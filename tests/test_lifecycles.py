@@ -5,21 +5,20 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from ledger import lifecycle_docs
 from ledger.core.digest import canonical
 from ledger.core.evolve import evolve
-from ledger.core.fold import Fold, LogDamaged
+from ledger.core.fold import LogDamaged
 from ledger.core.lifecycles import LIFECYCLES, IllegalTransition, step
 from ledger.testing import CoreDriver, device
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAIRS = [
-    (name, old, new) for name, table in LIFECYCLES.items() for old in table for new in table
-]
+PAIRS = [(name, old, new) for name, table in LIFECYCLES.items() for old in table for new in table]
 
 
 @pytest.mark.parametrize(("name", "old", "new"), PAIRS)
@@ -108,9 +107,10 @@ def test_a_refused_event_changes_nothing(event: dict[str, Any]) -> None:
 def test_a_log_with_an_illegal_edge_is_damaged() -> None:
     """A reader stops at the record that takes an edge which does not exist, and names A4."""
     cell = _cell()
-    fold: Fold = cell.replayed()
-    bad = cell.records[-1].replace(b'"request.received"', b'"request.queued"')
-    record = bad.replace(b'"seq":5', b'"seq":6').replace(b'["requests",3]', b'["requests",4]')
-    with pytest.raises(LogDamaged) as stopped:
-        fold.apply(len(cell.records), record)
-    assert len(cell.records) == stopped.value.offset
+    record = orjson.loads(cell.records[-1])
+    record["seq"] += 1
+    record["source"][1] += 1
+    record["events"] = [{"type": "node.changed", "node": "n1", "state": "lost", "reason": ""}]
+    with pytest.raises(LogDamaged, match="no edge from online to lost") as stopped:
+        cell.replayed().apply(len(cell.records), orjson.dumps(record))
+    assert (len(cell.records), "A4") == (stopped.value.offset, stopped.value.code)

@@ -68,9 +68,13 @@ class TenantTally:
 
 @dataclass(slots=True)
 class PoolTally:
-    """One pool: GPU time present on online nodes and healthy, and GPU time held by leases."""
+    """One pool: GPU time present on online nodes and healthy, and GPU time held by leases.
+
+    ``present`` is how many GPUs are there now, ``gpus`` the most that ever were.
+    """
 
     name: str
+    present: int = 0
     gpus: int = 0
     present_us: int = 0
     held_milli_us: int = 0
@@ -206,8 +210,8 @@ class Tally:
         self.first_us = self.first_us or now_us
         passed_us = now_us - max(self.last_us, self.first_us)
         if passed_us > 0:
-            for pool, count in self._present.values():
-                self.pool(pool).present_us += count * passed_us
+            for pool in self.pools.values():
+                pool.present_us += pool.present * passed_us
         self.last_us = max(self.last_us, now_us)
 
     def _look_at_supply(self, record: dict[str, Any], state: State) -> None:
@@ -225,11 +229,13 @@ class Tally:
             node = state.nodes[name]
             online = node.state == "online"
             count = sum(online and state.devices[one].health == "healthy" for one in node.devices)
+            before = self._present.get((state.cell, name))
+            if before is not None:
+                self.pool(before[0]).present -= before[1]
             self._present[state.cell, name] = (node.pool, count)
-            self.pool(node.pool).gpus = max(
-                self.pool(node.pool).gpus,
-                sum(present for pool, present in self._present.values() if pool == node.pool),
-            )
+            pool = self.pool(node.pool)
+            pool.present += count
+            pool.gpus = max(pool.gpus, pool.present)
 
 
 _RULES = {

@@ -113,11 +113,15 @@ class Usage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One call of the command: its log and how it is to speak."""
+    """One call of the command: its log and how it is to speak.
+
+    ``named``: the log was named on the command line.
+    """
 
     url: str
     prefix: str
     json: bool
+    named: bool
 
     @asynccontextmanager
     async def open(self, *, write: bool = False) -> AsyncIterator[Log]:
@@ -249,10 +253,12 @@ def _options_of(function: Work) -> tuple[list[inspect.Parameter], dict[str, Any]
 
 def _session(context: typer.Context, log: str | None, prefix: str | None, json: bool) -> Session:
     before = context.find_root().params
+    named = log or before.get("log")
     return Session(
-        log or before.get("log") or os.environ.get("GPULEDGER_LOG") or DEFAULT_LOG,
+        named or os.environ.get("GPULEDGER_LOG") or DEFAULT_LOG,
         prefix or before.get("prefix") or os.environ.get("GPULEDGER_PREFIX") or DEFAULT_PREFIX,
         json or bool(before.get("json")),
+        named is not None,
     )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ledger.cli.common import No, Session, Usage, command
+
+if TYPE_CHECKING:
+    from ledger.dead_letters import DeadLetter
+    from ledger.log.port import Log
 
 __all__ = ["register"]
 
@@ -69,7 +73,7 @@ async def show_letter(
 async def redrive_letters(
     session: Session,
     letters: Annotated[
-        list[str] | None, typer.Argument(help="names, as 0@17 in the list; or --code")
+        list[str] | None, typer.Argument(help="names, as 0@17 in the list [all]")
     ] = None,
     code: Annotated[str | None, typer.Option(help="all with this code")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be sent")] = False,
@@ -78,24 +82,13 @@ async def redrive_letters(
 
     Exit 1 when one of them cannot be; the others are sent.
     """
-    from ledger.dead_letters import CannotRedrive, find, original, read_all, redrive
+    from ledger.dead_letters import CannotRedrive, original, redrive
 
-    if bool(letters) == (code is not None):
+    if letters and code is not None:
         raise Usage("name the letters, or give --code")
     failed = 0
     async with session.open(write=not dry_run) as log:
-        if code is not None:
-            chosen = [one async for one in read_all(log, session.prefix) if one.code == code]
-        else:
-            chosen = []
-            for name in letters or ():
-                try:
-                    found = await find(log, session.prefix, name)
-                except ValueError as error:
-                    raise Usage(str(error)) from None
-                if found is None:
-                    raise No(f"there is no dead letter {name}; nothing was sent")
-                chosen.append(found)
+        chosen = await _chosen(log, session.prefix, letters or [], code)
         for letter in chosen:
             try:
                 if dry_run:
@@ -113,3 +106,21 @@ async def redrive_letters(
                 session.emit(plain, text)
     if failed:
         raise No(f"{failed} of {len(chosen)} were not sent")
+
+
+async def _chosen(log: Log, prefix: str, names: list[str], code: str | None) -> list[DeadLetter]:
+    """Return the letters that were named, or all (with that code)."""
+    from ledger.dead_letters import find, read_all
+
+    if not names:
+        return [one async for one in read_all(log, prefix) if code in (None, one.code)]
+    chosen = []
+    for name in names:
+        try:
+            found = await find(log, prefix, name)
+        except ValueError as error:
+            raise Usage(str(error)) from None
+        if found is None:
+            raise No(f"there is no dead letter {name}; nothing was sent")
+        chosen.append(found)
+    return chosen

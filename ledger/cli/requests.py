@@ -65,9 +65,16 @@ class Asked:
     host_memory_mib: Annotated[int | None, typer.Option(help="memory on each node")] = None
     priority: Annotated[int | None, typer.Option(help="higher goes first [0]")] = None
     preemptible: Annotated[bool, typer.Option(help="may be ended for others")] = False
-    max_wait_s: Annotated[int | None, typer.Option(help="0 answers at once [for ever]")] = None
-    max_run_s: Annotated[int | None, typer.Option(help="longest time held, all tries")] = None
-    expected_run_s: Annotated[int | None, typer.Option(help="how long it should take")] = None
+    max_wait_s: Annotated[
+        int | None, typer.Option("--max-wait-s", "--max-wait", help="0 answers at once [for ever]")
+    ] = None
+    max_run_s: Annotated[
+        int | None, typer.Option("--max-run-s", "--max-run", help="longest time held, all tries")
+    ] = None
+    expected_run_s: Annotated[
+        int | None,
+        typer.Option("--expected-run-s", "--expected-run", help="how long it should take"),
+    ] = None
     retries: Annotated[int | None, typer.Option(help="tries after an interruption [0]")] = None
 
     def plain(self) -> dict[str, Any]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli.common import EXIT_USAGE, No, Session, Usage, command
+from ledger.cli.common import EXIT_DAMAGED, EXIT_USAGE, No, Session, Usage, command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ledger.log.port import Log
+    from processors.embedded import EmbeddedLoop
     from processors.settings import Settings
 
 __all__ = ["register"]
@@ -20,8 +25,10 @@ _RUNNERS = ("faust", "plain", "embedded")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    command(app, "demo")(demo)
     command(app, "up")(up)
     command(app, "worker")(worker)
+    command(app, "collector")(collector)
     topics = typer.Typer(
         help="Topics as the ledger needs them.", no_args_is_help=True, rich_markup_mode=None
     )
@@ -41,6 +48,68 @@ def _settings(session: Session, **more: Any) -> Settings:  # noqa: ANN401 - any 
 
     given = {name: value for name, value in more.items() if value is not None}
     return Settings(log=session.url, prefix=session.prefix, **given)
+
+
+async def demo(
+    session: Session,
+    *,
+    scenario: Annotated[Path | None, typer.Option(help="what is simulated, TOML")] = None,
+    jobs: Annotated[int | None, typer.Option(help="only so many jobs of the trace [all]")] = None,
+    openb_nodes: Annotated[Path | None, typer.Option(help="openb node list (CSV)")] = None,
+    openb_pods: Annotated[Path | None, typer.Option(help="openb pod list (CSV)")] = None,
+) -> None:
+    """Show the main job: a month of a real cluster's requests, in virtual time, verified.
+
+    Without --log the ledger is left in demo-ledger/ for the commands that are
+    printed at the end. Exit 4 when what it has written does not verify.
+    """
+    from collectors.files import BadFile
+    from collectors.simulation.demo import DEFAULT_PATH, SCENARIO, DemoOptions, NotADemo, run_demo
+
+    if (openb_nodes is None) != (openb_pods is None):
+        raise Usage("--openb-nodes and --openb-pods go together")
+    if session.named and not session.url.startswith("sqlite:"):
+        raise Usage("a demonstration leaves its ledger in a file: --log sqlite:PATH")
+    options = DemoOptions(
+        path=Path(session.url.removeprefix("sqlite:")) if session.named else DEFAULT_PATH,
+        scenario=SCENARIO if scenario is None else scenario,
+        jobs=jobs,
+        openb_nodes=openb_nodes,
+        openb_pods=openb_pods,
+        prefix=session.prefix,
+        command=_called(),
+    )
+
+    def make_loop(
+        log: Log, url: str, clock: Callable[[], int], heartbeat_limit_s: int
+    ) -> EmbeddedLoop:
+        from processors.embedded import EmbeddedLoop
+        from processors.settings import Settings
+
+        settings = Settings(
+            log=url,
+            prefix=session.prefix,
+            snapshot_every=0,
+            heartbeat_limit_s=heartbeat_limit_s,
+        )
+        return EmbeddedLoop(log, settings, clock)
+
+    try:
+        report = await run_demo(options, make_loop)
+    except (BadFile, NotADemo) as error:
+        raise Usage(str(error)) from None
+    session.emit(report.plain(), report.text())
+    if not report.verified.ok:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _called() -> str:
+    """Return how the user calls this program, for the commands that are printed to be typed."""
+    name = Path(sys.argv[0])
+    if name.name != "gpuledger":
+        return f"{sys.executable} -m ledger.cli"
+    found = which("gpuledger")
+    return "gpuledger" if found and Path(found).resolve() == name.resolve() else str(name)
 
 
 async def up(
@@ -82,6 +151,21 @@ def worker(
     settings = _settings(session, worker=name, metrics_port=metrics_port)
     kinds: dict[str, Any] = {one: one for one in _RUNNERS}
     raise typer.Exit(run_worker(settings, kinds[chosen]))
+
+
+async def collector(
+    session: Session,
+    *,
+    simulate: Annotated[Path, typer.Option(help="simulated nodes, TOML or JSON")],
+    node: Annotated[list[str] | None, typer.Option(help="only this one; may be repeated")] = None,
+    cell: Annotated[str | None, typer.Option(help="the cell, to be sure [the file's]")] = None,
+    faults: Annotated[Path | None, typer.Option(help="what goes wrong with them, and when")] = None,
+    speed: Annotated[float, typer.Option(help="tasks run so many times faster")] = 1.0,
+) -> None:
+    """Be the agent of nodes: report what they have, carry out orders, until Ctrl-C."""
+    from ledger.cli.site import collect
+
+    await collect(session, simulate, faults, cell, node or (), speed)
 
 
 async def topics_apply(

@@ -18,14 +18,16 @@ from ledger.wire import full_name, input_entry
 from schemas.catalogue import adapter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from collectors.fleet import NodeSpec
     from ledger.cli.common import Session
     from ledger.log.port import Entry, Log
     from processors.settings import Settings
     from schemas.messages import Order
 
-__all__ = ["FLEET", "QUEUE", "TENANT", "Nodes", "run"]
+__all__ = ["FLEET", "QUEUE", "TENANT", "Nodes", "collect", "run"]
 
 QUEUE = "default"
 TENANT = "demo"
@@ -81,14 +83,12 @@ async def run(
     and what a worker raises.
     """
     described, plan = _read(fleet, faults)
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = _stop_on_signals()
     async with session.open(write=True) as log:
         on_kafka = session.url.startswith("kafka:")
         await apply(log, session.prefix, None if on_kafka else 1)
         seeded = await _seed(log, session.prefix, described)
-        nodes = Nodes(log, session.prefix, described, plan, speed)
+        nodes = Nodes(log, session.prefix, described.cell, described.specs(), plan, speed)
         await nodes.start()
         _say(session, described, seeded=seeded)
         tasks = [
@@ -100,6 +100,44 @@ async def run(
         stop.set()
         await asyncio.gather(*tasks)
     session.note("ended in good order; the log keeps everything")
+
+
+async def collect(
+    session: Session,
+    fleet: Path,
+    faults: Path | None,
+    cell: str | None,
+    names: Sequence[str],
+    speed: float,
+) -> None:
+    """Play some nodes of a fleet (all, when none is named) until SIGINT or SIGTERM.
+
+    Raise `Usage` for files, a cell or nodes that do not fit, and the log's errors.
+    """
+    described, plan = _read(fleet, faults)
+    if cell not in (None, described.cell):
+        raise Usage(f"{fleet} describes cell {described.cell}, not {cell}")
+    known = {one.name: one for one in described.specs()}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise Usage(f"{fleet} describes no node {missing[0]}; it has {', '.join(known)}")
+    mine = [known[name] for name in names or known]
+    own = FaultPlan(fault=tuple(one for one in plan.fault if one.node in {n.name for n in mine}))
+    stop = _stop_on_signals()
+    async with session.open(write=True) as log:
+        nodes = Nodes(log, session.prefix, described.cell, mine, own, speed)
+        await nodes.start()
+        plain = {"cell": described.cell, "nodes": [one.name for one in mine]}
+        session.emit(plain, f"cell {described.cell}: {', '.join(plain['nodes'])}; Ctrl-C ends")
+        await nodes.play(stop)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 def _read(fleet: Path | None, faults: Path | None) -> tuple[Fleet, FaultPlan]:
@@ -180,12 +218,20 @@ def _say(session: Session, fleet: Fleet, *, seeded: bool) -> None:
 class Nodes:
     """Simulated nodes in real time: they hear orders from the log, and say things to it."""
 
-    def __init__(self, log: Log, prefix: str, fleet: Fleet, plan: FaultPlan, speed: float) -> None:
+    def __init__(
+        self,
+        log: Log,
+        prefix: str,
+        cell: str,
+        specs: Sequence[NodeSpec],
+        plan: FaultPlan,
+        speed: float,
+    ) -> None:
+        """Make the nodes; they are off until `start`. Tasks run ``speed`` times faster."""
         self._log = log
         self._prefix = prefix
-        self._cell = fleet.cell
-        self._start_us = wall_clock_us()
-        self._turns = turns(plan, self._start_us)
+        self._cell = cell
+        self._turns = turns(plan, wall_clock_us())
         boot = f"{time.time_ns()}-{{}}"
         timing = Timing(default_run_us=round(Timing().default_run_us / speed))
 
@@ -195,9 +241,9 @@ class Nodes:
 
         self._nodes = {
             spec.name: SimulatedNode(
-                spec, fleet.cell, timing=timing, ending=ending, boot_name=boot.format
+                spec, cell, timing=timing, ending=ending, boot_name=boot.format
             )
-            for spec in fleet.specs()
+            for spec in specs
         }
 
     async def start(self) -> None:

@@ -272,7 +272,7 @@ def _bare(node: Node) -> ClassKey:
 
 
 def _slice_class(node: Node, device: Device, item: Slice) -> ClassKey:
-    """A slice counts as its part of the device's compute slices, rounded up (C15)."""
+    """Charge a slice as its part of the device's compute slices, rounded up (C15)."""
     part = -(-WHOLE_MILLI * item.compute_slices // max(1, device.compute_slices))
     return (node.pool, device.model, device.memory_mib, item.profile, min(part, WHOLE_MILLI))
 

@@ -64,7 +64,9 @@ def _one_holder(state: State) -> Iterator[Violation]:
                     yield Violation("A1", unit, f"{lease.id} does not hold what it leases")
 
 
-def _holder(state: State, unit: str, node: str, name: str, *, cleaning: bool) -> Iterator[Violation]:
+def _holder(
+    state: State, unit: str, node: str, name: str, *, cleaning: bool
+) -> Iterator[Violation]:
     lease = state.leases.get(name)
     if cleaning and lease is not None:
         yield Violation("A11", unit, f"is cleaning after {name}, which is not over")

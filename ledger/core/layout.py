@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ledger.core.state import WHOLE_MILLI
@@ -29,7 +30,7 @@ def layout_fault(state: State, device: Device) -> str | None:
     slices = [state.slices[name] for name in device.slices]
     places = {one.gi: (one.start, one.start + one.size, one.memory_mib) for one in slices}
     ends = sorted(places.values())
-    if any(after[0] < before[1] for before, after in zip(ends, ends[1:], strict=False)):
+    if any(after[0] < before[1] for before, after in pairwise(ends)):
         return "slices overlap: " + " ".join(f"{start}-{end - 1}" for start, end, _ in ends)
     compute = sum(one.compute_slices for one in slices)
     if device.compute_slices and compute > device.compute_slices:

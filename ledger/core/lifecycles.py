@@ -8,7 +8,17 @@ diagrams in ``docs/lifecycles.md`` and the tests are made from these tables.
 
 from __future__ import annotations
 
-__all__ = ["DEVICE", "LEASE", "LIFECYCLES", "NODE", "ORDER", "REQUEST", "SLICE", "IllegalTransition", "step"]
+__all__ = [
+    "DEVICE",
+    "LEASE",
+    "LIFECYCLES",
+    "NODE",
+    "ORDER",
+    "REQUEST",
+    "SLICE",
+    "IllegalTransition",
+    "step",
+]
 
 Table = dict[str, frozenset[str]]
 

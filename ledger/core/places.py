@@ -22,7 +22,7 @@ NO_DEVICE = "none"
 
 def discard(items: list[Any], item: object) -> None:
     """Take an item out of a sorted list, if it is in."""
-    at = bisect_left(items, item)  # type: ignore[type-var]
+    at = bisect_left(items, item)
     if at < len(items) and items[at] == item:
         del items[at]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from ledger.core.evolve import evolve
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ SKEW_FLAG_US = 60_000_000
 class Input:
     """One well-formed record of an input topic.
 
-    ``data`` is the validated model, ``plain`` the same as it was read, for the
-    record. ``time_us`` is the log's append time; ``claimed_us`` the sender's.
+    ``data`` is the validated model, ``plain`` the same as it was read (or its JSON
+    text), for the record. ``time_us`` is the log's append time; ``claimed_us`` the sender's.
     """
 
     topic: str
@@ -40,7 +42,7 @@ class Input:
     id: str
     time_us: int
     data: Any
-    plain: dict[str, Any]
+    plain: dict[str, Any] | orjson.Fragment
     fingerprint: str
     claimed_us: int | None = None
 

@@ -9,10 +9,10 @@ that need something which has changed.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ledger.core.places import ClassKey
     from ledger.core.state import Need, Request
@@ -94,13 +94,14 @@ class Waiting:
     ) -> list[Shape]:
         """Return the shapes that need one of these, least head first."""
         found: dict[ShapeKey, Shape] = {}
-        for kept, names in (
+        wanted: tuple[tuple[Mapping[Any, dict[ShapeKey, Shape]], Iterable[object]], ...] = (
             (self._by_class, classes),
             (self._by_tenant, tenants),
             (self._by_queue, queues),
-        ):
+        )
+        for kept, names in wanted:
             for name in names:
-                found.update(kept.get(name, {}))  # type: ignore[attr-defined]
+                found.update(kept.get(name, {}))
         return sorted(found.values(), key=lambda shape: shape.line[0])
 
     def queues_of(self, tenant: str) -> set[str]:
@@ -113,10 +114,15 @@ class Waiting:
 
     def filed(self) -> dict[object, set[ShapeKey]]:
         """Return which shapes are found under which class, tenant and queue."""
+        tables: tuple[Mapping[Any, dict[ShapeKey, Shape]], ...] = (
+            self._by_class,
+            self._by_tenant,
+            self._by_queue,
+        )
         return {
             (kind, name): set(shapes)
-            for kind, kept in enumerate((self._by_class, self._by_tenant, self._by_queue))
-            for name, shapes in kept.items()  # type: ignore[attr-defined]
+            for kind, kept in enumerate(tables)
+            for name, shapes in kept.items()
             if shapes
         }
 

@@ -7,6 +7,7 @@ partitioner sends a cell's requests to the partition the ledger expects.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ def murmur2(data: bytes) -> int:
     return state ^ (state >> 15)
 
 
+@lru_cache(maxsize=4096)
 def partition_of(key: bytes | None, partitions: int) -> int:
     """Return the partition of ``key`` among ``partitions``.
 
     A missing key counts as an empty one: Kafka's clients would pick at random,
-    and the ledger wants the same answer every time.
+    and the ledger wants the same answer every time. Remembered for the latest
+    keys: cells, nodes and requesters are few, and the hash is slow in Python.
     """
     return (murmur2(key or b"") & _POSITIVE) % partitions
 

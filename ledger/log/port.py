@@ -112,7 +112,7 @@ def check_sizes(entries: Sequence[Entry]) -> None:
     for index, entry in enumerate(entries):
         size = len(entry.key or b"") + len(entry.value or b"")
         for name, value in entry.headers:
-            size += len(name.encode()) + len(value)
+            size += (len(name) if name.isascii() else len(name.encode())) + len(value)
         if size > MAX_RECORD_BYTES:
             raise TooLarge(f"entry {index} has {size} bytes, the limit is {MAX_RECORD_BYTES}")
         if len(entry.headers) > MAX_HEADERS:
