@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated, Any
 
 import orjson
@@ -31,6 +31,7 @@ def core(
     gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, max=64)] = 8,
     requests: Annotated[int, typer.Option("--requests", min=1)] = 20_000,
     seed: Seed = 1,
+    *,
     as_json: Json = False,
 ) -> None:
     """Time the pure core: decisions a second in one process."""
@@ -44,6 +45,7 @@ def replay(
     records: Annotated[int, typer.Option("--records", min=2000)] = 1_000_000,
     seed: Seed = 1,
     folder: Annotated[Path | None, typer.Option("--folder", help="Where the log is made.")] = None,
+    *,
     as_json: Json = False,
 ) -> None:
     """Time a replay from disk to the digest, and a worker's first decision."""
@@ -60,6 +62,7 @@ def pipeline(
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=64)] = 4,
     requests: Annotated[int, typer.Option("--requests", min=100)] = 20_000,
     paced: Annotated[int, typer.Option("--paced", min=10, help="Requests at 100 a second.")] = 1000,
+    *,
     as_json: Json = False,
 ) -> None:
     """Time the whole path on a real log: throughput, and latency beside a bare round trip."""

@@ -45,6 +45,7 @@ PACE_PER_S = 100
 LAG = 50
 _CHUNK = 500
 _PATIENCE_S = 240.0
+_IS_DECISION = b'"kind":"decision"'
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -138,7 +139,7 @@ class _Bench:
             "GPULEDGER_HEARTBEAT_LIMIT_S": "86400",
             "PYTHONPATH": str(_ROOT),
         }
-        self.worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603
+        self.worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
     def stop(self) -> None:
         """End the worker, if one runs."""
@@ -146,6 +147,10 @@ class _Bench:
             self.worker.send_signal(signal.SIGTERM)
             self.worker.wait(60)
             self.worker = None
+
+    def _echo(self, source: str, target: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "bench.roundtrip", self.url, source, target]
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(_ROOT)})
 
     # -- the work ------------------------------------------------------------
 
@@ -157,8 +162,8 @@ class _Bench:
             ]
             await log.append(full_name(self.prefix, "requests"), partition, entries)
             reports = [
-                input_entry(cell, "node.inventory", f"/nodes/{cell}-{n}", "boot", inventory(f"{cell}-{n}", GPUS))
-                for n in range(nodes)
+                input_entry(cell, "node.inventory", f"/nodes/{name}", "boot", inventory(name, GPUS))
+                for name in (f"{cell}-{number}" for number in range(nodes))
             ]
             for at in range(0, len(reports), _CHUNK):
                 topic = full_name(self.prefix, "observations")
@@ -174,7 +179,8 @@ class _Bench:
                 if number >= LAG:
                     name = f"r{number - LAG}"
                     data = {"lease": f"/bench#{name}/1"}
-                    entries.append(input_entry(cell, "lease.release", "/bench", f"end-{name}", data))
+                    event_id = f"end-{name}"
+                    entries.append(input_entry(cell, "lease.release", "/bench", event_id, data))
             for at in range(0, len(entries), _CHUNK):
                 topic = full_name(self.prefix, "requests")
                 await log.append(topic, partition, entries[at : at + _CHUNK])
@@ -202,7 +208,7 @@ class _Bench:
             for partition, end in enumerate(await self._ends(log, "events")):
                 while seen[partition] < end:
                     rows = await log.values(name, partition, seen[partition], 5000)
-                    found += sum(b'"kind":"decision"' in (value or b"")[:40] for _, _, value in rows)
+                    found += sum(_IS_DECISION in (value or b"")[:40] for _, _, value in rows)
                     seen[partition] += len(rows)
 
     async def _rate(self, log: Log, before: list[int], backlog: int) -> float:
@@ -238,12 +244,11 @@ class _Bench:
         return await _paced(log, requests, (replies, partition), wanted, name_of)
 
     async def _raw(self, log: Log, paced: int) -> list[float]:
-        """The same client through an echo: observations out, heartbeats back, nobody else there."""
+        """Send the same through an echo: observations out, heartbeats back, nobody else there."""
         source = full_name(self.prefix + "-raw", "observations")
         target = full_name(self.prefix + "-raw", "heartbeats")
         await apply(log, self.prefix + "-raw", self.partitions)
-        command = [sys.executable, "-m", "bench.roundtrip", self.url, source, target]
-        echo = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(_ROOT)})  # noqa: S603
+        echo = self._echo(source, target)
         try:
             wanted = [(f"p{n}", _submit(self.cells[0], f"p{n}")) for n in range(paced)]
 
@@ -251,8 +256,7 @@ class _Bench:
                 return orjson.loads(record.value or b"{}")["task"]["id"]  # type: ignore[no-any-return]
 
             await log.append(source, 0, [Entry(b"first", b'{"task":{"id":"first"}}')])
-            while not await log.end(target, 0):
-                await asyncio.sleep(0.1)
+            await log.read(target, 0, 0, 1, wait_s=60.0)
             return await _paced(log, (source, 0), (target, 0), wanted, name_of)
         finally:
             echo.terminate()

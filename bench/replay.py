@@ -95,7 +95,8 @@ async def _first_decision(log: SqliteLog, snapshots: SnapshotStore) -> float:
     # The benchmark wrote decisions without their inputs: the next one follows the last decided.
     offset = shard.position["requests"]
     now_us = shard.fold.head.time_us
-    await shard.take("requests", [Record("", 0, offset, now_us, entry.key, entry.value, entry.headers)])
+    record = Record("", 0, offset, now_us, entry.key, entry.value, entry.headers)
+    await shard.take("requests", [record])
     seconds = time.perf_counter() - began
     end = await log.end(_EVENTS, 0)
     last = (await log.read(_EVENTS, 0, end - 1, 1))[0]

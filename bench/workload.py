@@ -125,8 +125,8 @@ class Cell:
             self.feed("requests", name, "/bench/operator", event_id, orjson.dumps(data))
         for number in range(nodes):
             node = f"n{number:05d}"
-            data = orjson.dumps(inventory(node, gpus_per_node))
-            self.feed("observations", "node.inventory", f"/nodes/{node}", "boot", data)
+            report = orjson.dumps(inventory(node, gpus_per_node))
+            self.feed("observations", "node.inventory", f"/nodes/{node}", "boot", report)
 
     def churn(self, requests: int, held: int) -> int:
         """Run further requests through their lives with about ``held`` leases at once.
@@ -156,9 +156,7 @@ class Cell:
     def _finish(self, lease: str, node: str, name: str) -> int:
         data = orjson.dumps({"lease": lease})
         released = self.feed("requests", "lease.release", "/bench", f"end-{name}", data)
-        order = next(
-            event["order"] for event in released.events if event["type"] == "order.issued"
-        )
+        order = next(event["order"] for event in released.events if event["type"] == "order.issued")
         clean = {
             "node": node,
             "incarnation": "boot-1",

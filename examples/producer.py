@@ -10,23 +10,22 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 async def main(server: str, cell: str, tenant: str, queue: str, prefix: str = "gpuledger") -> None:
     """Put one request on the log, and print what is answered until the answer is final."""
-    source, name = "/examples/producer", f"{uuid.uuid4()}"
     asked = {"tenant": tenant, "queue": queue, "task": {"id": "hello"}, "ask": {"mode": "whole"}}
-    kind = "io.gpuledger.request.submit.v1"
-    event = {"id": name, "source": source, "type": kind, "specversion": "1.0"}
-    headers = [(f"ce_{key}", text.encode()) for key, text in event.items()]
-    headers.append(("content-type", b"application/json"))
+    about = {"id": f"{uuid.uuid4()}", "source": "/examples/producer", "specversion": "1.0"}
+    event = {**about, "type": "io.gpuledger.request.submit.v1"}
+    headers = [("content-type", b"application/json")]
+    headers += [(f"ce_{name}", text.encode()) for name, text in event.items()]
     replies = AIOKafkaConsumer(f"{prefix}.replies", bootstrap_servers=server)
     async with replies, AIOKafkaProducer(bootstrap_servers=server, acks="all") as producer:
         await replies.seek_to_end()  # before asking, so that the answer cannot be missed
-        record = (json.dumps(asked).encode(), cell.encode())  # value and key
-        await producer.send_and_wait(f"{prefix}.requests", *record, headers=headers)
+        value, key = json.dumps(asked).encode(), cell.encode()
+        await producer.send_and_wait(f"{prefix}.requests", value, key, headers=headers)
         async for record in replies:
             reply = json.loads(record.value)
-            if reply["input"] == f"{source}#{name}":
-                print(json.dumps(reply), flush=True)
+            if reply["input"] == "{source}#{id}".format(**event):
+                print(record.value.decode(), flush=True)
                 if reply["final"]:
-                    break
+                    return
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
@@ -22,6 +21,7 @@ from ledger.core.digest import load_fold, save_fold
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from ledger.core.fold import Fold
 

@@ -96,10 +96,13 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]
         """Stay in the group and commit how far the requests are answered.
 
         Asking for records (there are none, all is paused) is what tells the
-        client that this member is alive, and where it raises.
+        client that this member is alive, and where it raises. Raise `LogUnavailable`.
         """
         while True:
-            await self._consumer.getmany(timeout_ms=int(_COMMIT_S * _MS))
+            try:
+                await self._consumer.getmany(timeout_ms=int(_COMMIT_S * _MS))
+            except KafkaError as error:
+                raise LogUnavailable(f"membership of the group is lost: {error}") from error
             await self.commit()
 
     async def commit(self) -> None:

@@ -82,9 +82,7 @@ def loads_strict(raw: bytes | None, *, limit_bytes: int = MAX_BYTES) -> dict[str
     return read_strict(raw, limit_bytes=limit_bytes)[0]
 
 
-def read_strict(
-    raw: bytes | None, *, limit_bytes: int = MAX_BYTES
-) -> tuple[dict[str, Any], bytes]:
+def read_strict(raw: bytes | None, *, limit_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], bytes]:
     """Read as `loads_strict` does; return the object and its compact text.
 
     The text has no blanks between tokens and the members in the order they had.

@@ -128,6 +128,7 @@ def live_a_little(cli: Cli) -> None:
     assert all(one["input"].startswith("/cli/tester#") for one in said)
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_sqlite_log(cli: Cli) -> None:
     """`up` in one terminal, everything else in another, and the log verifies afterwards."""
     with cli.running("up", "--json") as site:
@@ -154,7 +155,7 @@ def test_two_processes_on_one_sqlite_log(cli: Cli) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_two_processes_on_one_kafka(kafka: str, kafka_prefix: str, tmp_path: Path) -> None:
     """The same, unchanged, on Kafka."""
     cli = Cli(f"kafka://{kafka}", tmp_path, kafka_prefix)
@@ -204,6 +205,7 @@ def test_fleet_and_faults_from_files(cli: Cli, tmp_path: Path) -> None:
         assert granted["parts"][0]["node"] == "big"
 
 
+@pytest.mark.slow
 def test_worker_and_collectors_apart(cli: Cli, tmp_path: Path) -> None:
     """The parts of `up`, each in a process of its own; a node that is not described is refused."""
     (tmp_path / "fleet.toml").write_text(
@@ -217,7 +219,7 @@ def test_worker_and_collectors_apart(cli: Cli, tmp_path: Path) -> None:
         """
     )
     (tmp_path / "faults.toml").write_text(
-        '[[fault]]\nkind = "device"\nnode = "n1"\nat_s = 1\ndevice = 0\nhealth = "unhealthy"\n'
+        '[[fault]]\nkind = "duplicate"\nnode = "n1"\nat_s = 0\n'
         '[[fault]]\nkind = "silent"\nnode = "n2"\nat_s = 9999\n'
     )
     described = ["collector", "--simulate", "fleet.toml", "--json"]
@@ -238,10 +240,10 @@ def test_worker_and_collectors_apart(cli: Cli, tmp_path: Path) -> None:
             assert first.stdout is not None
             assert orjson.loads(first.stdout.readline())["nodes"] == ["n1"]
             asked = ["submit", "--tenant", "t", "--queue", "q", "--max-wait-s", "60", "--wait"]
-            assert cli.json(*asked, "--expected-run-s", "1")["parts"][0]["node"] == "n1"
-            deadline = time.monotonic() + 30
-            while "out of use: " not in cli("state").stdout:
-                assert time.monotonic() < deadline, "the fault never happened"
+            granted = cli.json(*asked)
+            assert granted["parts"][0]["node"] == "n1"
+            # Said twice, decided once.
+            assert cli.json("state")["leases"].keys() <= {granted["lease"]}
     finally:
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0, (tmp_path / "worker").read_text()

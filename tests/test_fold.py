@@ -27,7 +27,7 @@ def cell() -> CoreDriver:
     return cell
 
 
-def following(cell: CoreDriver, **more: Any) -> dict[str, Any]:
+def following(cell: CoreDriver, /, **more: Any) -> dict[str, Any]:
     """Return a record that would count after the cell's last: nothing but a tick."""
     record: dict[str, Any] = orjson.loads(cell.records[-1])
     source = [record["source"][0], record["source"][1] + 1]
@@ -127,7 +127,7 @@ RECEIVED = {
     "need": {"mode": "whole"},
 }
 FIRST = "/team/a#r1"
-END = {"type": "lease.ended", "lease": f"{FIRST}/1", "reason": "completed", "held_us": 0}
+END = {"type": "lease.ended", "lease": f"{FIRST}/1", "reason": "completed", "held_us": 1}
 BROKEN: dict[str, tuple[list[dict[str, Any]], str]] = {
     "held twice": ([RECEIVED, _grant()], "A1"),
     "more than the quota": ([RECEIVED, _grant(charge_milli=10_000_000)], "Q1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ledger.core.placement import Placement, charge_of
 from ledger.core.schedule import examine, grant, reason_to_wait
@@ -97,12 +97,8 @@ def _reject(turn: Turn, given: Input, refusal: Answer) -> Answer:
 def _receive(turn: Turn, given: Input, need: Need) -> None:
     asked: RequestSubmit = given.data
     queue = turn.state.queues[asked.queue]
-    waits = [
-        limit
-        for limit in (_us(asked.max_wait_s), queue.max_wait_us)
-        if limit is not None
-    ]
-    event: dict[str, Any] = {
+    waits = [limit for limit in (_us(asked.max_wait_s), queue.max_wait_us) if limit is not None]
+    event = {
         "type": "request.received",
         "request": given.key,
         "tenant": asked.tenant,
@@ -111,19 +107,17 @@ def _receive(turn: Turn, given: Input, need: Need) -> None:
         "task_type": asked.task.type,
         "need": need_to_plain(need),
     }
+    more = {
+        "project": asked.project,
+        "priority": asked.priority,
+        "preemptible": asked.preemptible,
+        "wait_due_us": turn.now_us + min(waits) if waits else None,
+        "max_run_us": _us(asked.max_run_s),
+        "expected_run_us": _us(asked.expected_run_s),
+        "retries": asked.retries,
+    }
     # What stands at its default is left out: a ledger keeps these bytes for ever.
-    for name, value in (
-        ("project", asked.project),
-        ("priority", asked.priority),
-        ("preemptible", asked.preemptible),
-        ("wait_due_us", turn.now_us + min(waits) if waits else None),
-        ("max_run_us", _us(asked.max_run_s)),
-        ("expected_run_us", _us(asked.expected_run_s)),
-        ("retries", asked.retries),
-    ):
-        if value:
-            event[name] = value
-    turn.emit(event)
+    turn.emit(event | {name: value for name, value in more.items() if value})
 
 
 def _us(seconds: int | None) -> int | None:

@@ -77,12 +77,11 @@ def _refused(turn: Turn, node: Node, given: Input) -> Answer | None:
 
 def _differs(node: Node, given: Input) -> bool:
     fact: NodeInventory = given.data
-    return (
-        node.state in ("silent", "lost")
-        or (node.incarnation, node.epoch, node.agent) != (fact.incarnation, fact.epoch, given.source)
-        or (node.pool, node.cpu_milli, node.memory_mib)
-        != (fact.pool, fact.cpu_milli, fact.memory_mib)
-    )
+    said = (fact.incarnation, fact.epoch, given.source, fact.pool, fact.cpu_milli, fact.memory_mib)
+    known = (
+        node.incarnation, node.epoch, node.agent, node.pool, node.cpu_milli, node.memory_mib
+    )  # fmt: skip
+    return node.state in ("silent", "lost") or known != said
 
 
 def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) -> bool:
@@ -253,9 +252,7 @@ def _back(turn: Turn, given: Input) -> Answer:
     if node.state != "silent":
         return "unchanged", {}
     state = node.mode if node.pool in turn.state.pools else "registering"
-    turn.emit(
-        {"type": "node.changed", "node": node.name, "state": state, "reason": "heard again"}
-    )
+    turn.emit({"type": "node.changed", "node": node.name, "state": state, "reason": "heard again"})
     return "observed", {}
 
 

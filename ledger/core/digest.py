@@ -48,9 +48,7 @@ _TABLES: dict[str, type[Any]] = {
     "leases": Lease,
     "orders": Order,
 }
-_PLAIN = tuple(
-    one.name for one in fields(State) if one.name not in _TABLES and one.name not in ("index",)
-)
+_PLAIN = tuple(one.name for one in fields(State) if one.name not in _TABLES and one.name != "index")
 
 
 def canonical(state: State) -> bytes:
@@ -59,9 +57,7 @@ def canonical(state: State) -> bytes:
     Tables are sorted by id; ``seen`` keeps the log's own order, which equal
     logs share and a sort of a million ids would only cost.
     """
-    ordered: dict[str, Any] = {
-        name: dict(sorted(getattr(state, name).items())) for name in _TABLES
-    }
+    ordered: dict[str, Any] = {name: dict(sorted(getattr(state, name).items())) for name in _TABLES}
     for name in _PLAIN:
         ordered[name] = getattr(state, name)
     ordered["requests"] = {

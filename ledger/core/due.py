@@ -41,9 +41,7 @@ def _order(turn: Turn, name: str, _due_us: int) -> None:
 
 
 def _node(turn: Turn, name: str, _due_us: int) -> None:
-    turn.emit(
-        {"type": "node.changed", "node": name, "state": "lost", "reason": "silent too long"}
-    )
+    turn.emit({"type": "node.changed", "node": name, "state": "lost", "reason": "silent too long"})
     lose_node(turn, name, "node-lost")
 
 

@@ -47,9 +47,7 @@ def evolve(state: State, event: dict[str, Any], now_us: int) -> None:
     HANDLERS[event["type"]](state, event, now_us)
 
 
-def settle(  # noqa: PLR0913 - called once a record: names cost
-    state: State, time_us: int, topic: str, key: str, fingerprint: str, code: str
-) -> None:
+def settle(state: State, time_us: int, topic: str, key: str, fingerprint: str, code: str) -> None:
     """Close a decision: its time is the cell's clock, its id is remembered.
 
     ``key`` is ``source#id`` of the input, remembered when it came from the

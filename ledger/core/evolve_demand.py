@@ -154,7 +154,8 @@ def _take_beside(node: Node, request: Request) -> None:
     over_cpu = node.cpu_milli is not None and node.cpu_used > node.cpu_milli
     over_memory = node.memory_mib is not None and node.memory_used > node.memory_mib
     if over_cpu or over_memory:
-        raise RuleBroken("A2", f"request {request.id} takes more CPU or memory than {node.name} has")
+        name = node.name
+        raise RuleBroken("A2", f"request {request.id} takes more CPU or memory than {name} has")
 
 
 def _take_device(node: Node, device: Device, lease: Lease, hold: Hold) -> None:

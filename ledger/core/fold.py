@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Fold", "Head", "LogDamaged"]
 
 
-class LogDamaged(Exception):  # noqa: N818 - the word of DESIGN section 5 (exit 4)
+class LogDamaged(Exception):
     """The log itself is wrong: which record, and how. Nobody may go past it."""
 
     def __init__(self, offset: int, code: str, detail: str) -> None:
@@ -139,8 +139,7 @@ class Fold:
         head.seq += 1
         head.sources[topic] = source
         head.decisions += 1
-        if time_us > head.time_us:
-            head.time_us = time_us
+        head.time_us = max(head.time_us, time_us)
 
 
 def _read(offset: int, value: bytes | None) -> dict[str, Any]:

@@ -10,15 +10,12 @@ if TYPE_CHECKING:
 __all__ = ["reply_parts"]
 
 
-def reply_parts(
-    state: State, need: Need, parts: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def reply_parts(state: State, need: Need, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the granted parts as a reply carries them, node by node."""
     found = []
     for part in parts:
         names = [
-            state.slices[unit].mig_uuid if unit in state.slices else unit
-            for unit in part["units"]
+            state.slices[unit].mig_uuid if unit in state.slices else unit for unit in part["units"]
         ]
         found.append(
             {

@@ -19,9 +19,7 @@ def layout_fault(state: State, device: Device) -> str | None:
     Compute instances of one GPU instance (same ``gi``) share its place and memory.
     """
     shares = sum(
-        hold.mib
-        for hold in device.holds.values()
-        if hold.milli < WHOLE_MILLI and not hold.cleaning
+        hold.mib for hold in device.holds.values() if hold.milli < WHOLE_MILLI and not hold.cleaning
     )
     if shares > device.memory_mib:
         return f"shares hold {shares} of {device.memory_mib} MiB"

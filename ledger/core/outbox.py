@@ -59,7 +59,7 @@ def _outcome(decision: Decision) -> tuple[str, str, dict[str, Any]]:
     return answer, decision.code, decision.numbers
 
 
-def _reply(  # noqa: PLR0913 - one argument a field of the reply
+def _reply(
     request: str,
     about: str,
     answer: str,
@@ -68,7 +68,7 @@ def _reply(  # noqa: PLR0913 - one argument a field of the reply
     position: str | None,
     *,
     final: bool = False,
-    **more: Any,
+    **more: object,
 ) -> Message:
     payload: dict[str, Any] = {
         "request": request,
@@ -153,7 +153,7 @@ def _prepare(state: State, lease: Lease, part: Part) -> Message:
     return ("orders", part.node, "order", order)
 
 
-def _stopping(state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
+def _stopping(_state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
     request = event["lease"].rpartition("/")[0]
     numbers = {"reason": event["reason"]}
     code = "stopping"

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["examine", "grant", "reason_to_wait", "run_pass"]
 
 
-def examine(
-    state: State, tenant: str, queue: str, need: Need, rank: Rank
-) -> Placement | str:
+def examine(state: State, tenant: str, queue: str, need: Need, rank: Rank) -> Placement | str:
     """Return a place for the need, or the code of the first rule that holds it back."""
     holder = state.tenants[tenant]
     room = holder.nominal_milli - holder.held_milli

@@ -254,7 +254,6 @@ class State:
     #: for a request that has ended also [.., how it ended, leases it had].
     seen: dict[str, list[Any]] = field(default_factory=dict)
 
-
     def whereabouts(self, unit: str) -> str | None:
         """Return the node on which a device or slice is present, or None."""
         item = self.slices.get(unit)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from ledger.core.evolve import evolve
 
 if TYPE_CHECKING:
+    import orjson
+
     from ledger.core.state import Device, Lease, Order, Request, State
 
 __all__ = ["Answer", "Input", "Numbers", "Turn"]
