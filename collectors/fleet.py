@@ -7,6 +7,7 @@ devices, as two boots of one machine do.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["DeviceSpec", "Fleet", "NodeSpec", "SliceSpec", "device_uuid", "read_fleet"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
 
@@ -77,20 +80,19 @@ class Fleet(Model):
     nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1, max_length=1000)]
 
     @model_validator(mode="after")
-    def _names_are_distinct(self) -> Fleet:
-        try:
-            names = [name for group in self.nodes for name in group.names()]
-        except (IndexError, KeyError, ValueError) as error:
-            raise ValueError(
-                f"a node's name is not a pattern such as 'gpu-{{:02}}': {error}"
-            ) from error
-        twice = (
-            sorted({name for name in names if names.count(name) > 1})
-            if len(names) > len(set(names))
-            else []
-        )
-        if twice:
-            raise ValueError(f"two nodes have the name {twice[0]!r}; put {{}} into the pattern")
+    def _names_are_names(self) -> Fleet:
+        seen: set[str] = set()
+        for group in self.nodes:
+            try:
+                names = group.names()
+            except (AttributeError, LookupError, ValueError) as error:
+                raise ValueError(f"{group.name!r} is no pattern such as 'gpu-{{:02}}'") from error
+            for name in names:
+                if not _NAME.fullmatch(name):
+                    raise ValueError(f"{name!r} cannot be the name of a node")
+                if name in seen:
+                    raise ValueError(f"two nodes are called {name!r}; put {{}} into the name")
+                seen.add(name)
         return self
 
     def specs(self) -> list[NodeSpec]:

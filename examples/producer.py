@@ -11,9 +11,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 async def main(server: str, cell: str, tenant: str, queue: str, prefix: str = "gpuledger") -> None:
     """Put one request on the log, and print what is answered until the answer is final."""
     asked = {"tenant": tenant, "queue": queue, "task": {"id": "hello"}, "ask": {"mode": "whole"}}
-    about = {"id": f"{uuid.uuid4()}", "source": "/examples/producer", "specversion": "1.0"}
-    event = {**about, "type": "io.gpuledger.request.submit.v1"}
-    headers = [("content-type", b"application/json")]
+    event = {"id": uuid.uuid4().hex, "source": "/example", "type": "io.gpuledger.request.submit.v1"}
+    headers = [("ce_specversion", b"1.0"), ("content-type", b"application/json")]
     headers += [(f"ce_{name}", text.encode()) for name, text in event.items()]
     replies = AIOKafkaConsumer(f"{prefix}.replies", bootstrap_servers=server)
     async with replies, AIOKafkaProducer(bootstrap_servers=server, acks="all") as producer:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from ledger.log.port import Record
+
 PARTITIONS = 4
 CELLS = [cell_on(partition, PARTITIONS) for partition in range(PARTITIONS)]
 SHARE = {"mode": "share", "gpu_milli": 100}
@@ -228,7 +230,7 @@ async def survives_garbage(runner: str, kafka: str, prefix: str, path: Path) -> 
         await found.ask("after", 5)
         name = f"{prefix}.dead-letters"
         await until(lambda: "bad" in str(found.site.final), found.site)
-        letters = []
+        letters: list[Record] = []
         while len(letters) < 2 * len(bad):
             letters = await found.log.read(name, 0, 0, 100, 1.0)
         kept = [(each.key, each.value) for each in letters]

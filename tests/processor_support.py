@@ -1,4 +1,4 @@
-"""What the processors' tests share: small cells, nodes that obey at once, and services that release.
+"""What the processors' tests share: small cells, obedient nodes, services that release.
 
 `Site` stands for everything outside the ledger. It works on any log: it writes
 requests and observations, reads orders and replies, and keeps what it was told.

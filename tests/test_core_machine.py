@@ -23,12 +23,14 @@ NODES = ("n1", "n2", "n3")
 PICK = st.integers(0, 40)
 
 WHOLE = st.fixed_dictionaries(
-    {"mode": st.just("whole"), "count": st.integers(0, 2), "nodes": st.integers(1, 2)},
+    {"mode": st.just("whole")},
     optional={
-        "models": st.sampled_from([["H100"], ["A10"], ["H100", "A10"], ["none"]]),
-        "memory_mib": st.sampled_from([0, 30_000]),
+        "count": st.sampled_from([0, 1, 2, 2]),
+        "nodes": st.sampled_from([1, 2]),
+        "models": st.sampled_from([["H100"], ["A10"], ["H100", "A10"]]),
+        "memory_mib": st.just(30_000),
         "pool": st.sampled_from(["main", "side"]),
-        "labels": st.sampled_from([{}, {"zone": "1"}]),
+        "labels": st.just({"zone": "1"}),
     },
 )
 SHARE = st.fixed_dictionaries(
@@ -38,12 +40,21 @@ SHARE = st.fixed_dictionaries(
 MIG = st.fixed_dictionaries(
     {
         "mode": st.just("mig"),
-        "profile": st.sampled_from(["1g.10gb", "3g.40gb"]),
+        "profile": st.sampled_from(["1g.10gb", "1g.10gb", "3g.40gb"]),
         "count": st.integers(1, 3),
     }
 )
-BESIDE = st.sampled_from([{}, {"cpu_milli": 4_000}, {"memory_mib": 600}])
-LIMIT = st.sampled_from([None, 30, 600])
+WHO = st.tuples(st.sampled_from(TEAMS), st.sampled_from(TENANTS), st.sampled_from(QUEUES))
+MORE = st.fixed_dictionaries(
+    {},
+    optional={
+        "beside": st.sampled_from([{"cpu_milli": 4_000}, {"memory_mib": 600}]),
+        "priority": st.just(5),
+        "retries": st.integers(1, 2),
+        "max_wait_s": st.sampled_from([0, 60]),
+        "max_run_s": st.sampled_from([30, 600]),
+    },
+)
 SLICES: tuple[list[dict[str, Any]], ...] = (
     [mig_slice("MIG-1", 1, 0), mig_slice("MIG-2", 2, 1), mig_slice("MIG-3", 3, 2)],
     [
@@ -52,6 +63,55 @@ SLICES: tuple[list[dict[str, Any]], ...] = (
     ],
     [mig_slice("MIG-1", 1, 0), mig_slice("MIG-9", 9, 0)],
     [],
+)
+
+
+UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-m", "GPU-x")
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"model": "H200"},
+    {"model": "H100", "index": 3},
+    {"memory_mib": 40_000},
+    {"memory_mib": 81_920},
+    {"mig_enabled": True, "compute_slices": 7},
+    {"mig_enabled": False},
+    {"health": "unhealthy"},
+    {"health": "unknown"},
+    {"health": "healthy"},
+    *({"slices": slices} for slices in SLICES),
+)
+NODE = st.sampled_from(NODES)
+SUPPLY = st.one_of(
+    st.tuples(st.just("inventory"), NODE, st.sampled_from([False, False, True])),
+    st.tuples(
+        st.just("move"), st.sampled_from(UUIDS), st.sampled_from([*NODES, ""]), st.booleans()
+    ),
+    st.tuples(st.just("change"), st.sampled_from(UUIDS), st.sampled_from(CHANGES)),
+    st.tuples(st.just("hear"), NODE, st.sampled_from(["silent", "silent", "back"])),
+    st.tuples(
+        st.just("health"), PICK, st.sampled_from(["healthy", "unhealthy", "unknown", "gone"])
+    ),
+    st.tuples(st.just("repool"), NODE, st.sampled_from(["main", "side", "new"])),
+    st.tuples(st.just("odd"), NODE, st.sampled_from(["agent", "boot", "epoch", "cpu"])),
+)
+POLICY = st.one_of(
+    st.tuples(st.just("clear"), st.sampled_from(UUIDS)),
+    st.tuples(st.just("mode"), NODE, st.sampled_from(["online", "draining", "maintenance"])),
+    st.tuples(
+        st.just("quota"), st.sampled_from(TENANTS), st.sampled_from([0, 1_000, 3_000, 20_000])
+    ),
+    st.tuples(
+        st.just("pool"),
+        st.sampled_from(["main", "side", "new"]),
+        st.sampled_from(["1", "2"]),
+        st.sampled_from([0, 10, 200]),
+    ),
+    st.tuples(
+        st.just("queue"),
+        st.sampled_from(QUEUES),
+        st.sampled_from(["strict", "best-effort"]),
+        st.sampled_from([None, None, 0, 300]),
+        st.sampled_from([None, None, 1, 4]),
+    ),
 )
 
 
@@ -115,7 +175,7 @@ class CoreMachine(RuleBasedStateMachine):
         """Return the source that a request or lease belongs to."""
         return name.partition("#")[0]
 
-    @initialize(late=st.booleans(), nominal=st.sampled_from([2_000, 10_000]))
+    @initialize(late=st.booleans(), nominal=st.sampled_from([3_000, 20_000]))
     def start(self, late: bool, nominal: int) -> None:
         """Set policies and nodes; the side pool sometimes comes after its node."""
         self.operator("pool.apply", pool="main", labels={"zone": "1"}, order_timeout_s=120)
@@ -130,39 +190,39 @@ class CoreMachine(RuleBasedStateMachine):
 
     # -- services ----------------------------------------------------------------
 
-    @rule(
-        who=st.tuples(st.sampled_from(TEAMS), st.sampled_from(TENANTS), st.sampled_from(QUEUES)),
-        ask=st.one_of(WHOLE, WHOLE, SHARE, MIG),
-        beside=BESIDE,
-        priority=st.sampled_from([0, 0, 5]),
-        retries=st.integers(0, 2),
-        limits=st.tuples(st.sampled_from([None, None, 0, 60]), LIMIT),
-    )
-    def submit(
-        self,
-        who: tuple[str, str, str],
-        ask: dict[str, Any],
-        beside: dict[str, int],
-        priority: int,
-        retries: int,
-        limits: tuple[int | None, int | None],
-    ) -> None:
+    def submit(self, who: tuple[str, str, str], ask: dict[str, Any], more: dict[str, Any]) -> None:
         """Let a service ask."""
         source, tenant, queue = who
-        plain = {
-            "tenant": tenant,
-            "queue": queue,
-            "task": {"id": "task"},
-            "ask": ask,
-            "beside": beside,
-            "priority": priority,
-            "retries": retries,
-            "max_wait_s": limits[0],
-            "max_run_s": limits[1],
-        }
+        about = {"tenant": tenant, "queue": queue, "task": {"id": "task"}, "ask": ask}
         name = f"r{len(self.submitted)}"
-        self.submitted.append((source, name, plain))
-        self.feed("request.submit", plain, source=source, id=name)
+        self.submitted.append((source, name, about | more))
+        self.feed("request.submit", about | more, source=source, id=name)
+
+    @rule(who=WHO, more=MORE)
+    def submit_one(self, who: tuple[str, str, str], more: dict[str, Any]) -> None:
+        """Ask for one whole device."""
+        self.submit(who, {"mode": "whole"}, more)
+
+    @rule(who=WHO, ask=WHOLE, more=MORE)
+    def submit_whole(
+        self, who: tuple[str, str, str], ask: dict[str, Any], more: dict[str, Any]
+    ) -> None:
+        """Ask for whole devices, a gang, or CPU alone."""
+        self.submit(who, ask, more)
+
+    @rule(who=WHO, ask=SHARE, more=MORE)
+    def submit_share(
+        self, who: tuple[str, str, str], ask: dict[str, Any], more: dict[str, Any]
+    ) -> None:
+        """Ask for a share of a device."""
+        self.submit(who, ask, more)
+
+    @rule(who=WHO, ask=MIG, more=MORE)
+    def submit_mig(
+        self, who: tuple[str, str, str], ask: dict[str, Any], more: dict[str, Any]
+    ) -> None:
+        """Ask for slices."""
+        self.submit(who, ask, more)
 
     @precondition(lambda self: self.submitted)
     @rule(pick=PICK, other=st.booleans())
@@ -243,18 +303,17 @@ class CoreMachine(RuleBasedStateMachine):
                 return
             self.says("order.done", heard[0].node, order=heard[0].id)
 
-    @rule(node=st.sampled_from(NODES), boot=st.booleans())
-    def inventory(self, node: str, boot: bool) -> None:
+    @rule(act=SUPPLY)
+    def supply(self, act: tuple[Any, ...]) -> None:
+        """Let something happen to the nodes and their cards."""
+        getattr(self, f"_{act[0]}")(*act[1:])
+
+    def _inventory(self, node: str, boot: bool) -> None:
         """Let a node tell what it has, sometimes after a restart."""
         self.boots[node] += boot
         self.report(node)
 
-    @rule(
-        uuid=st.sampled_from(["GPU-a", "GPU-b", "GPU-c", "GPU-m", "GPU-x"]),
-        to=st.sampled_from([*NODES, ""]),
-        tell=st.booleans(),
-    )
-    def move(self, uuid: str, to: str, tell: bool) -> None:
+    def _move(self, uuid: str, to: str, tell: bool) -> None:
         """Pull a card, and perhaps put it into another node (or back)."""
         card = None
         for node, cards in self.fleet.items():
@@ -266,51 +325,30 @@ class CoreMachine(RuleBasedStateMachine):
             self.fleet[to].setdefault(uuid, card or device(uuid))
             self.report(to)
 
-    @rule(
-        uuid=st.sampled_from(["GPU-a", "GPU-c", "GPU-m", "GPU-x"]),
-        change=st.sampled_from(
-            [
-                {"model": "H200"},
-                {"model": "H100", "index": 3},
-                {"memory_mib": 40_000},
-                {"memory_mib": 81_920},
-                {"mig_enabled": True, "compute_slices": 7},
-                {"mig_enabled": False},
-                {"health": "unhealthy"},
-                {"health": "unknown"},
-                {"health": "healthy"},
-                *({"slices": slices} for slices in SLICES),
-            ]
-        ),
-    )
-    def change(self, uuid: str, change: dict[str, Any]) -> None:
+    def _change(self, uuid: str, change: dict[str, Any]) -> None:
         """Report a card with other facts."""
         for node, cards in self.fleet.items():
             if uuid in cards:
                 cards[uuid] = cards[uuid] | change
                 self.report(node)
 
-    @rule(node=st.sampled_from(NODES), what=st.sampled_from(["silent", "silent", "back"]))
-    def hear(self, node: str, what: str) -> None:
+    def _hear(self, node: str, what: str) -> None:
         """Stop hearing a node, or hear it again."""
         more: dict[str, Any] = {"last_heartbeat_us": 1} if what == "silent" else {}
         self.says(f"node.{what}", node, **more)
 
-    @rule(pick=PICK, health=st.sampled_from(["healthy", "unhealthy", "unknown", "gone"]))
-    def health(self, pick: int, health: str) -> None:
+    def _health(self, pick: int, health: str) -> None:
         """Change a card's health."""
         known = sorted(self.cell.state.devices.values(), key=lambda one: one.uuid)
         card = known[pick % len(known)]
         self.says("device.health", card.node, device=card.uuid, health=health)
 
-    @rule(node=st.sampled_from(NODES), pool=st.sampled_from(["main", "side", "new"]))
-    def repool(self, node: str, pool: str) -> None:
+    def _repool(self, node: str, pool: str) -> None:
         """Configure a node into another pool."""
         self.pools[node] = pool
         self.report(node)
 
-    @rule(node=st.sampled_from(NODES), kind=st.sampled_from(["agent", "boot", "epoch", "cpu"]))
-    def odd_report(self, node: str, kind: str) -> None:
+    def _odd(self, node: str, kind: str) -> None:
         """Send an inventory by a second agent, of an old boot, or of a node that has grown."""
         if kind == "cpu":
             self.report(node, cpu_milli=20_000, epoch=2)
@@ -332,27 +370,24 @@ class CoreMachine(RuleBasedStateMachine):
         """Take a lease back."""
         self.operator("lease.reclaim", lease=self.leases[pick % len(self.leases)])
 
-    @rule(uuid=st.sampled_from(["GPU-a", "GPU-b", "GPU-c", "GPU-m"]))
-    def clear(self, uuid: str) -> None:
+    @rule(act=POLICY)
+    def policy(self, act: tuple[Any, ...]) -> None:
+        """Let an operator change something."""
+        getattr(self, f"_{act[0]}")(*act[1:])
+
+    def _clear(self, uuid: str) -> None:
         """Give the word that a card is clean."""
         self.operator("device.clear", device=uuid)
 
-    @rule(node=st.sampled_from(NODES), mode=st.sampled_from(["online", "draining", "maintenance"]))
-    def node_set(self, node: str, mode: str) -> None:
+    def _mode(self, node: str, mode: str) -> None:
         """Put a node in or out of service, silent or not."""
         self.operator("node.set", node=node, mode=mode)
 
-    @rule(tenant=st.sampled_from(TENANTS), nominal=st.sampled_from([0, 1_000, 3_000, 20_000]))
-    def quota(self, tenant: str, nominal: int) -> None:
+    def _quota(self, tenant: str, nominal: int) -> None:
         """Raise or lower a quota."""
         self.operator("quota.apply", tenant=tenant, nominal_gpu_milli=nominal)
 
-    @rule(
-        pool=st.sampled_from(["main", "side", "new"]),
-        zone=st.sampled_from(["1", "2"]),
-        patience=st.sampled_from([0, 10, 200]),
-    )
-    def pool(self, pool: str, zone: str, patience: int) -> None:
+    def _pool(self, pool: str, zone: str, patience: int) -> None:
         """Make a pool, or change its labels and its patience."""
         self.operator(
             "pool.apply",
@@ -362,13 +397,7 @@ class CoreMachine(RuleBasedStateMachine):
             order_timeout_s=patience,
         )
 
-    @rule(
-        queue=st.sampled_from(QUEUES),
-        ordering=st.sampled_from(["strict", "best-effort"]),
-        wait=st.sampled_from([None, 0, 300]),
-        most=st.sampled_from([None, 1, 4]),
-    )
-    def queue(self, queue: str, ordering: str, wait: int | None, most: int | None) -> None:
+    def _queue(self, queue: str, ordering: str, wait: int | None, most: int | None) -> None:
         """Change a queue's rules while requests wait in it."""
         self.operator("queue.apply", queue=queue, ordering=ordering, max_wait_s=wait, max_gpus=most)
 

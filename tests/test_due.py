@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ledger.core.fold import Fold
 from ledger.core.state import device_state
 from ledger.testing import AGENT, CoreDriver, device
 
@@ -52,7 +53,7 @@ def test_no_wait_at_all_is_answered_at_once(cell: CoreDriver, where: str) -> Non
     """With 0 s to wait the answer is final, by the request's word or the queue's."""
     if where == "queue":
         cell.queue(max_wait_s=0)
-    more = {"max_wait_s": 0} if where == "request" else {}
+    more: dict[str, Any] = {"max_wait_s": 0} if where == "request" else {}
     assert "no_capacity" == cell.submit("big", {"mode": "whole", "count": 8}, **more).code
     assert not cell.state.requests
 
@@ -217,10 +218,9 @@ def test_a_snapshot_keeps_its_deadlines(cell: CoreDriver) -> None:
     cell.submit("r1", max_run_s=30)
     cell.submit("big", {"mode": "whole", "count": 8}, max_wait_s=10)
     cell.silent("n2")
-    fold: Fold = cell.replayed()
-    live, again = cell.state, fold.cell("c")
+    live, again = cell.state, cell.replayed().cell("c")
     assert live.index.deadlines.standing(live) == again.index.deadlines.standing(again)
-    assert live.index.deadlines.next_due_us(live) == cell.state.requests[
-        cell.key("big")
-    ].wait_due_us
+    assert (
+        live.index.deadlines.next_due_us(live) == cell.state.requests[cell.key("big")].wait_due_us
+    )
     assert AGENT + "n2" == live.nodes["n2"].agent

@@ -116,7 +116,7 @@ async def test_time_is_the_callers(path: Path) -> None:
 async def test_a_file_without_topics_is_refused(tmp_path: Path) -> None:
     """What is missing is named; nothing is made on the way."""
     async with SqliteLog(tmp_path / "empty.sqlite") as log:
-        with pytest.raises(Refused, match="gpuledger.requests: topic is missing"):
+        with pytest.raises(Refused, match=r"gpuledger\.requests: topic is missing"):
             await EmbeddedLoop(log, settings()).start()
 
 
@@ -168,7 +168,7 @@ async def test_the_newer_of_two_loops_has_the_file(path: Path) -> None:
 
         fenced = await asyncio.gather(race(first), race(second))
         # The older one's void records may lie between the newer one's: they change nothing.
-        assert fenced == [True, False]
+        assert [True, False] == list(fenced)
         await settle(second, site)
         assert 5 == len(site.final)
         assert {1} == {len(each) for each in site.final.values()}

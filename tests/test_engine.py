@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -22,13 +21,11 @@ from ledger.wire import full_name, input_entry
 from processors import engine as engine_module
 from processors.embedded import EmbeddedLoop
 from processors.engine import Engine
-from processors.settings import Settings
 from tests.faulty_log import FaultyLog, Killed
 from tests.processor_support import (
     OPERATOR,
     POLICY,
     TEAM,
-    cell_on,
     events,
     heartbeat,
     inventory,
@@ -38,6 +35,11 @@ from tests.processor_support import (
     settings,
     submit,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from processors.settings import Settings
 
 NOW_US = 1_700_000_000_000_000
 REQUESTS = "gpuledger.requests"
@@ -140,12 +142,11 @@ async def play(
     for phase in script():
         for topic, entry in phase:
             await log.append(topic, 0, [entry])
-        while True:
+        decided = False
+        while not decided:
             try:
-                if loop is None:
-                    loop = await started(log, batch, store)
-                await loop.step()
-                break
+                loop = loop or await started(log, batch, store)
+                decided = loop is not None and await loop.step() >= 0
             except LogUnavailable:
                 continue  # a read of the step's own: it is made again
             except Killed:

@@ -54,11 +54,11 @@ def test_the_record_that_counts(cell: CoreDriver) -> None:
 
 
 VOID: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "token of another claim": lambda record: {"token": "f" * 32},
+    "token of another claim": lambda _: {"token": "f" * 32},
     "seq that was": lambda record: {"seq": record["seq"] - 1},
     "seq that is not next": lambda record: {"seq": record["seq"] + 1},
     "source decided before": lambda record: {"source": ["requests", record["source"][1] - 1]},
-    "source of the first": lambda record: {"source": ["requests", 0]},
+    "source of the first": lambda _: {"source": ["requests", 0]},
 }
 
 
@@ -117,7 +117,7 @@ def _grant(**more: Any) -> dict[str, Any]:
     return {**lease, "charge_milli": 1_000, "parts": parts, "why": {}, **more}
 
 
-RECEIVED = {
+RECEIVED: dict[str, Any] = {
     "type": "request.received",
     "request": "x",
     "tenant": "t",
@@ -151,8 +151,11 @@ BROKEN: dict[str, tuple[list[dict[str, Any]], str]] = {
         "A4",
     ),
     "draining node": (
-        [{"type": "node.changed", "node": "n1", "state": "draining", "reason": ""}, RECEIVED]
-        + [_grant()],
+        [
+            {"type": "node.changed", "node": "n1", "state": "draining", "reason": ""},
+            RECEIVED,
+            _grant(),
+        ],
         "A6",
     ),
     "unknown device": ([RECEIVED, _grant(parts=[{"node": "n1", "units": ["GPU-z"]}])], "bad_field"),

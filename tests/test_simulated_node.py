@@ -232,8 +232,7 @@ def test_a_restart_is_a_new_incarnation_without_tasks() -> None:
     made.hear(order("prepare"), 0)
     fault = Down(kind="down", node=NODE, at_s=0)
     made.turn(fault, 10 * US, begins=True)
-    assert not made.connected
-    assert not made.running
+    assert (made.connected, made.busy) == (False, False)
     made.hear(order("stop"), 11 * US)
     assert not said_at(made, 20 * US)
     made.turn(fault, 20 * US, begins=False)
@@ -296,8 +295,7 @@ def test_ids_are_never_used_twice() -> None:
     for step in range(1, 6):
         now_us = step * 100 * US
         ids += [one.id for one in said_at(made, now_us)] + [made.heartbeat(now_us).id]
-        how = "same" if step % 2 else "new"
-        fault = Down(kind="down", node=NODE, at_s=0, incarnation=how)
+        fault = Down(kind="down", node=NODE, at_s=0, incarnation="same" if step % 2 else "new")
         made.turn(fault, now_us, begins=True)
         made.turn(fault, now_us + 1, begins=False)
     assert len(ids) == len(set(ids)) == 10

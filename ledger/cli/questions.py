@@ -61,8 +61,8 @@ async def why(
         name = resolve(cells.values(), request)
     except Ambiguous as error:
         raise Usage(str(error)) from None
-    if name not in {key for one in cells.values() for key in (*one.requests, *one.seen)}:
-        name = name.rpartition("/")[0] or name  # a lease: explain the request it is of
+    source, _, own = name.rpartition("#")
+    name = f"{source}#{own.partition('/')[0]}"  # of a lease, the request it is of
     for cell in cells.values():
         mine = [one for one in history if one.data.get("cell") == cell.cell]
         found = explain(cell, mine, name)

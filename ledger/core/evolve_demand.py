@@ -96,7 +96,7 @@ def _request_ended(state: State, event: Event, now: int) -> None:
     if request.lease is not None and request.lease in state.leases:
         raise RuleBroken("A5", f"request {request.id} ends while lease {request.lease} lasts")
     if request.state == "queued":
-        state.index.unqueued(request)
+        state.index.unqueued(state, request)
     state.seen.pop(request.id, None)
     state.seen[request.id] = [request.fp, request.code, now, event["how"], request.attempt]
 
@@ -112,7 +112,7 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
             f" + {charge} of {tenant.nominal_milli}",
         )
     if request.state == "queued":
-        state.index.unqueued(request)
+        state.index.unqueued(state, request)
     request.state = step("request", request.id, request.state, "granted")
     name = event["lease"]
     lease = Lease(

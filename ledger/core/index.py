@@ -60,7 +60,7 @@ class Index:
         self.freed: set[ClassKey] = set()
         #: Tenants whose quota has more room since the last pass.
         self.relieved: set[str] = set()
-        #: Strict queues whose head may have gone since the last pass.
+        #: Queues in which somebody may no longer be behind another since the last pass.
         self.loosened_queues: set[str] = set()
         #: Device, slice or bare node -> the class and the node under which it is kept.
         self._homes: dict[str, tuple[ClassKey, str]] = {}
@@ -119,10 +119,11 @@ class Index:
         self.waiting.add(request, self.matches(state, request.need))
         self.deadlines.push(state, request.wait_due_us, "wait", request.id)
 
-    def unqueued(self, request: Request) -> None:
+    def unqueued(self, state: State, request: Request) -> None:
         """Take a request out of the line: those behind it in a strict queue may go."""
         self.waiting.discard(request)
-        self.loosened_queues.add(request.queue)
+        if state.queues[request.queue].ordering == "strict":
+            self.loosened_queues.add(request.queue)
 
     def tightened(self, state: State, tenant: str) -> None:
         """Note that a tenant's quota has less room: what it can no longer have blocks nobody."""
@@ -295,7 +296,7 @@ class Unindexed(Index):
     def queued(self, state: State, request: Request) -> None:
         """Follow nothing."""
 
-    def unqueued(self, request: Request) -> None:
+    def unqueued(self, state: State, request: Request) -> None:
         """Follow nothing."""
 
     def tightened(self, state: State, tenant: str) -> None:

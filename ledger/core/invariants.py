@@ -39,8 +39,18 @@ class Violation:
 
 
 def check(state: State) -> list[Violation]:
-    """Return everything about the state that must not be, in a fixed order."""
-    return [found for rule in _RULES for found in rule(state)]
+    """Return everything about the state that must not be, in a fixed order.
+
+    It never raises: a name that leads nowhere is a violation like any other.
+    """
+    found: list[Violation] = []
+    for rule in _RULES:
+        try:
+            found.extend(rule(state))
+        except KeyError as missing:
+            about = str(missing.args[0])
+            found.append(Violation("A5", about, f"is named and not there ({rule.__name__[1:]})"))
+    return found
 
 
 # -- who holds what -------------------------------------------------------------

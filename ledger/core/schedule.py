@@ -94,12 +94,7 @@ def run_pass(turn: Turn) -> None:
     if not index.waiting.shapes:
         return
     while index.freed or index.relieved or index.loosened_queues:
-        strict = [
-            name
-            for name in sorted(index.loosened_queues)
-            if name in state.queues and state.queues[name].ordering == "strict"
-        ]
-        shapes = index.waiting.touched(index.freed, index.relieved, strict)
+        shapes = index.waiting.touched(index.freed, index.relieved, index.loosened_queues)
         index.settle()
         heads = [(*shape.head, at) for at, shape in enumerate(shapes)]
         heapify(heads)

@@ -1,0 +1,120 @@
+"""The examples run as they stand, on a real Kafka, against a worker and a simulated node."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from collectors.agent import Agent, AgentOptions
+from collectors.fleet import read_fleet
+from ledger.log.kafka import KafkaLog
+from ledger.log.topics import apply
+from ledger.wire import full_name, input_entry
+from tests.processor_support import POLICY, Worker
+from tests.test_tidy import ROOT, imported
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+EXAMPLES = ROOT / "examples"
+CELL, TENANT, QUEUE = "main", "vision", "default"
+
+
+@pytest.mark.parametrize("name", ["producer.py", "reader.py"])
+def test_an_example_is_short_and_needs_nothing_of_ours(name: str) -> None:
+    """At most 30 lines, and only aiokafka beside the standard library."""
+    text = (EXAMPLES / name).read_text()
+    assert len(text.splitlines()) <= 30
+    modules = {each.split(".")[0] for _, each in imported(ast.parse(text))}
+    assert modules - set(sys.stdlib_module_names) == {"aiokafka"}
+
+
+async def example(name: str, *arguments: str) -> list[str]:
+    """Run an example to its end; return the lines that it printed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        EXAMPLES / name,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(90):
+            out, err = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        out, err = await process.communicate()
+        pytest.fail(f"{name} did not end: {out.decode()} {err.decode()}")
+    assert process.returncode == 0, err.decode()
+    return out.decode().splitlines()
+
+
+@pytest.fixture
+async def site(kafka: str, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[KafkaLog]:
+    """A cell on the broker: its policy, a worker, and the nodes of examples/fleet.toml."""
+    worker = Worker(
+        "plain",
+        {
+            "GPULEDGER_LOG": f"kafka://{kafka}",
+            "GPULEDGER_PREFIX": kafka_prefix,
+            "GPULEDGER_SNAPSHOTS": str(tmp_path / "snapshots"),
+        },
+        tmp_path / "worker.log",
+    )
+    async with KafkaLog(kafka) as log:
+        await apply(log, kafka_prefix, 2)
+        policies = (
+            ("pool", {"pool": "train"}),
+            ("queue", {"queue": QUEUE}),
+            ("quota", {"tenant": TENANT, "nominal_gpu_milli": 8_000}),
+        )
+        entries = [
+            input_entry(CELL, f"{kind}.apply", "/ops", kind, {**data, **POLICY})
+            for kind, data in policies
+        ]
+        await log.append(full_name(kafka_prefix, "requests"), None, entries)
+        worker.start()
+        fleet = read_fleet(EXAMPLES / "fleet.toml")
+        assert fleet.cell == CELL
+        agent = Agent(log, CELL, fleet.specs(), options=AgentOptions(prefix=kafka_prefix))
+        stop = asyncio.Event()
+        running = asyncio.create_task(agent.run(stop))
+        try:
+            yield log
+        finally:
+            stop.set()
+            await running
+            worker.kill()
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+async def test_producer_and_reader(site: KafkaLog, kafka: str, kafka_prefix: str) -> None:
+    """A request is granted with what a process needs, and the ledger shows why."""
+    printed = await example("producer.py", kafka, CELL, TENANT, QUEUE, kafka_prefix)
+    replies = [orjson.loads(line) for line in printed]
+    assert replies[-1]["final"]
+    assert replies[-1]["answer"] == "granted"
+    (part,) = replies[-1]["parts"]
+    (uuid,) = part["units"]
+    assert part["environment"]["CUDA_VISIBLE_DEVICES"] == uuid
+    assert part["cdi"] == [f"nvidia.com/gpu={uuid}"]
+    topic = full_name(kafka_prefix, "events")
+    count = sum([await site.end(topic, partition) for partition in range(2)])
+    lines = await example("reader.py", kafka, kafka_prefix, f"{count}")
+    (submitted,) = [line for line in lines if " request.submit: " in line]
+    place, _, told = submitted.partition(" ")
+    assert f"events/{place}" in {reply["position"] for reply in replies}
+    assert told in (
+        "request.submit: granted [request.received lease.granted]",
+        "request.submit: queued [request.received request.queued]",
+    )
+    # Every decision so far, each on a line of its own.
+    assert len([line for line in lines if " pool.apply: applied [pool.applied" in line]) == 1
+    assert len(lines) < count
