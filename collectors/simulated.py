@@ -12,20 +12,18 @@ All times are integer microseconds, on whatever clock the caller uses.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from collectors.faults import DeviceFault, Down, Late, Silent
-from ledger.wire import input_entry
+from collectors.tasks import Ending, RunningTask, Said, Timing, agent_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from collectors.faults import Fault
     from collectors.fleet import NodeSpec
-    from ledger.log.port import Entry
     from schemas.messages import Order
 
 __all__ = ["Ending", "RunningTask", "Said", "SimulatedNode", "Timing", "agent_source"]
@@ -40,63 +38,6 @@ _BASELINE_MIB = 4
 
 #: What a process that cannot be ended still holds, when cleaning fails.
 _LEFT_MIB = 1_024
-
-
-def agent_source(node: str) -> str:
-    """Return the CloudEvents source of a node's agent."""
-    return f"/nodes/{node}/agent"
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a task ends by itself: after ``run_us``, with this ``how`` and exit code."""
-
-    run_us: int
-    how: Literal["completed", "failed", "cancelled"] = "completed"
-    exit_code: int | None = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long things take on the node.
-
-    ``default_run_us`` is the run time of a task whose request did not state one.
-    """
-
-    start_us: int = 0
-    stop_us: int = _US
-    clean_us: int = 2 * _US
-    inventory_every_us: int = 600 * _US
-    default_run_us: int = 60 * _US
-
-    def ending(self, order: Order) -> Ending:
-        """Return the ending of a task that runs as long as expected and completes."""
-        expected = order.expected_run_us
-        return Ending(self.default_run_us if expected is None else expected)
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One observation or heartbeat: its type, its CloudEvents id, and its data."""
-
-    type: str
-    id: str
-    data: dict[str, Any]
-
-    def entry(self, cell: str, node: str) -> Entry:
-        """Return the record for its topic, keyed by ``cell``."""
-        return input_entry(cell, self.type, agent_source(node), self.id, self.data)
-
-
-@dataclass(slots=True, eq=False)
-class RunningTask:
-    """A task of a lease on this node. ``started_us`` None: it is being made ready."""
-
-    lease: str
-    task: str | None
-    units: tuple[str, ...]
-    ending: Ending
-    started_us: int | None = None
 
 
 class SimulatedNode:

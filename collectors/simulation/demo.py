@@ -136,7 +136,7 @@ async def _make_room(options: DemoOptions) -> None:
 
 
 async def _is_demo(path: Path, prefix: str) -> bool:
-    """Say whether the first request in a ledger is a demonstration's (or none was made yet)."""
+    """Say whether the first request in a ledger is a demonstration's."""
     try:
         async with SqliteLog(path, read_only=True) as log:
             name = full_name(prefix, "requests")

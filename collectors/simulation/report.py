@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,14 @@ __all__ = ["RunReport", "hours"]
 _HOUR_US = 3_600_000_000
 _WHOLE_MILLI = 1000
 _S_US = 1_000_000
+_NUMBER = re.compile(r"[0-9][0-9,.]*(?: %)?|-")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
+
+#: GPU-hours by tenant once more, asked of the ledger itself.
+_QUERY = (
+    "SELECT tenant, count(*) AS leases, sum(charge_milli * held_us) / 3.6e12 AS gpu_hours"
+    " FROM leases GROUP BY tenant ORDER BY tenant"
+)
 
 
 def hours(milli_us: int) -> float:
@@ -163,14 +171,14 @@ class RunReport:
         longest = max(waited, key=lambda one: (one.wait_us or 0, one.id), default=None)
         refused = [one for one in tally.requests.values() if one.end == "exceeds_quota"]
         asked = [one.id for one in (*refused[:1], longest) if one is not None]
-        shown = [one.request for one in tally.interruptions[:1]] or asked[-1:]
+        shown = [one.request for one in tally.interruptions[:1]]
+        shown = shown or [f"{one.id}/1" for one in (longest,) if one is not None]
         middle_us = (tally.first_us + tally.last_us) // 2
-        query = "SELECT tenant, count(*) AS leases, sum(held_us) FROM leases GROUP BY tenant"
         calls = [
             *(f"why '{name}'" for name in asked[:1]),
             *(f"show '{name}'" for name in shown),
             f"state --at {_time(middle_us)}",
-            f'sql "{query}"',
+            f'sql "{_QUERY}"',
             "verify",
         ]
         return [f"{self.command} {call} --log {self.log_url}" for call in calls]
@@ -294,4 +302,4 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _is_number(text: str) -> bool:
-    return text[:1].isdigit() or text == "-"
+    return _NUMBER.fullmatch(text) is not None

@@ -1,0 +1,73 @@
+"""What a simulated node is told of tasks, how long things take on it, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ledger.wire import input_entry
+
+if TYPE_CHECKING:
+    from ledger.log.port import Entry
+    from schemas.messages import Order
+
+__all__ = ["Ending", "RunningTask", "Said", "Timing", "agent_source"]
+
+_US = 1_000_000
+
+
+def agent_source(node: str) -> str:
+    """Return the CloudEvents source of a node's agent."""
+    return f"/nodes/{node}/agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a task ends by itself: after ``run_us``, with this ``how`` and exit code."""
+
+    run_us: int
+    how: Literal["completed", "failed", "cancelled"] = "completed"
+    exit_code: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things take on the node, in microseconds.
+
+    ``default_run_us`` is the run time of a task whose request did not state one.
+    """
+
+    start_us: int = 0
+    stop_us: int = _US
+    clean_us: int = 2 * _US
+    inventory_every_us: int = 600 * _US
+    default_run_us: int = 60 * _US
+
+    def ending(self, order: Order) -> Ending:
+        """Return the ending of a task that runs as long as expected and completes."""
+        expected = order.expected_run_us
+        return Ending(self.default_run_us if expected is None else expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One observation or heartbeat: its type, its CloudEvents id, and its data."""
+
+    type: str
+    id: str
+    data: dict[str, Any]
+
+    def entry(self, key: str, node: str) -> Entry:
+        """Return the record for its topic: ``key`` is the cell, or the node for heartbeats."""
+        return input_entry(key, self.type, agent_source(node), self.id, self.data)
+
+
+@dataclass(slots=True, eq=False)
+class RunningTask:
+    """A task of a lease on this node. ``started_us`` None: it is being made ready."""
+
+    lease: str
+    task: str | None
+    units: tuple[str, ...]
+    ending: Ending
+    started_us: int | None = None
