@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
-from collectors.faults import FaultPlan, check_nodes, read_faults, turns
+from collectors.agent import Agent, AgentOptions
+from collectors.faults import FaultPlan, check_nodes, read_faults
 from collectors.fleet import DeviceGroup, Fleet, NodeGroup, SliceSpec, read_fleet
-from collectors.simulated import Ending, SimulatedNode, Timing
 from ledger.cli.common import DEFAULT_CELL, DEFAULT_PREFIX, Usage
 from ledger.log.topics import apply
-from ledger.log.wakeup import wall_clock_us
 from ledger.wire import full_name, input_entry
-from schemas.catalogue import adapter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from collectors.fleet import NodeSpec
     from ledger.cli.common import Session
-    from ledger.log.port import Entry, Log
+    from ledger.log.port import Log
     from processors.settings import Settings
-    from schemas.messages import Order
 
-__all__ = ["FLEET", "QUEUE", "TENANT", "Nodes", "collect", "run"]
+__all__ = ["FLEET", "QUEUE", "TENANT", "collect", "run"]
 
 QUEUE = "default"
 TENANT = "demo"
 _SOURCE = "/gpuledger/up"
 _MILLI = 1000
-
-#: How often a node looks at its clock, in seconds, and how often its heart beats, in µs.
-_STEP_S = 0.05
-_BEAT_US = 2_000_000
 
 #: Three nodes: two with four whole devices, one whose device is cut into MIG slices.
 FLEET = Fleet(
@@ -88,12 +78,12 @@ async def run(
         on_kafka = session.url.startswith("kafka:")
         await apply(log, session.prefix, None if on_kafka else 1)
         seeded = await _seed(log, session.prefix, described)
-        nodes = Nodes(log, session.prefix, described.cell, described.specs(), plan, speed)
-        await nodes.start()
+        options = AgentOptions(prefix=session.prefix, speed=speed)
+        agent = Agent(log, described.cell, described.specs(), plan=plan, options=options)
         _say(session, described, seeded=seeded)
         tasks = [
             asyncio.create_task(_serve(log, settings, stop, on_kafka=on_kafka)),
-            asyncio.create_task(nodes.play(stop)),
+            asyncio.create_task(agent.run(stop)),
         ]
         # The first to end, in good order or not, ends the other.
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -125,11 +115,11 @@ async def collect(
     own = FaultPlan(fault=tuple(one for one in plan.fault if one.node in {n.name for n in mine}))
     stop = _stop_on_signals()
     async with session.open(write=True) as log:
-        nodes = Nodes(log, session.prefix, described.cell, mine, own, speed)
-        await nodes.start()
+        options = AgentOptions(prefix=session.prefix, speed=speed)
+        agent = Agent(log, described.cell, mine, plan=own, options=options)
         plain = {"cell": described.cell, "nodes": [one.name for one in mine]}
         session.emit(plain, f"cell {described.cell}: {', '.join(plain['nodes'])}; Ctrl-C ends")
-        await nodes.play(stop)
+        await agent.run(stop)
 
 
 def _stop_on_signals() -> asyncio.Event:
@@ -213,93 +203,3 @@ def _say(session: Session, fleet: Fleet, *, seeded: bool) -> None:
         "seeded": seeded,
     }
     session.emit(plain, "\n".join(lines))
-
-
-class Nodes:
-    """Simulated nodes in real time: they hear orders from the log, and say things to it."""
-
-    def __init__(
-        self,
-        log: Log,
-        prefix: str,
-        cell: str,
-        specs: Sequence[NodeSpec],
-        plan: FaultPlan,
-        speed: float,
-    ) -> None:
-        """Make the nodes; they are off until `start`. Tasks run ``speed`` times faster."""
-        self._log = log
-        self._prefix = prefix
-        self._cell = cell
-        self._turns = turns(plan, wall_clock_us())
-        boot = f"{time.time_ns()}-{{}}"
-        timing = Timing(default_run_us=round(Timing().default_run_us / speed))
-
-        def ending(order: Order) -> Ending:
-            asked = timing.ending(order)
-            return Ending(round(asked.run_us / speed) if order.expected_run_us else asked.run_us)
-
-        self._nodes = {
-            spec.name: SimulatedNode(
-                spec, cell, timing=timing, ending=ending, boot_name=boot.format
-            )
-            for spec in specs
-        }
-
-    async def start(self) -> None:
-        """Boot the nodes; each tells what it has."""
-        for node in self._nodes.values():
-            node.start(wall_clock_us())
-        await self._append()
-
-    async def play(self, stop: asyncio.Event) -> None:
-        """Live until ``stop`` is set."""
-        topic = full_name(self._prefix, "orders")
-        hearing = [
-            asyncio.create_task(self._hear(topic, number, await self._log.end(topic, number)))
-            for number in range(await self._log.partitions(topic))
-        ]
-        try:
-            beat_us = 0
-            while not stop.is_set():
-                now_us = wall_clock_us()
-                while self._turns and self._turns[0].at_us <= now_us:
-                    turn = self._turns.pop(0)
-                    self._nodes[turn.fault.node].turn(turn.fault, now_us, begins=turn.begins)
-                for node in self._nodes.values():
-                    node.advance(now_us)
-                beat = now_us - beat_us >= _BEAT_US
-                beat_us = now_us if beat else beat_us
-                await self._append(beat=beat)
-                ended = next((one for one in hearing if one.done()), None)
-                if ended is not None:
-                    await ended
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), _STEP_S)
-        finally:
-            for one in hearing:
-                one.cancel()
-            await asyncio.gather(*hearing, return_exceptions=True)
-
-    async def _hear(self, topic: str, partition: int, at: int) -> None:
-        """Hand the orders of one partition to their nodes, for ever."""
-        reader = adapter("order", 1)
-        while True:
-            for record in await self._log.read(topic, partition, at, wait_s=1.0):
-                at = record.offset + 1
-                order: Order = reader.validate_json(record.value or b"")
-                node = self._nodes.get(order.node)
-                if node is not None and order.cell == self._cell:
-                    node.hear(order, wall_clock_us())
-
-    async def _append(self, *, beat: bool = False) -> None:
-        """Write what the nodes have to say now."""
-        observations: list[Entry] = []
-        heartbeats: list[Entry] = []
-        for name, node in self._nodes.items():
-            observations += [said.entry(self._cell, name) for said in node.take()]
-            if beat and node.connected:
-                heartbeats.append(node.heartbeat(wall_clock_us()).entry(name, name))
-        for suffix, entries in (("observations", observations), ("heartbeats", heartbeats)):
-            if entries:
-                await self._log.append(full_name(self._prefix, suffix), None, entries)
