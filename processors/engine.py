@@ -317,25 +317,29 @@ class Engine:
         if shard is None:
             return
         position = shard.position[topic]
-        before, since_us = slot.still.get(topic, (-1, now_us))
-        if before != position:
-            since_us = now_us
-        slot.still[topic] = (position, since_us)
         name = full_name(self.settings.prefix, topic)
-        waiting = await self.log.end(name, slot.partition) - position
-        self.metrics.lag(topic, slot.partition, max(waiting, 0))
-        if waiting > 0 and now_us - since_us >= _OVERLOOKED_US:
-            _log.warning(
-                "reading inputs that were passed over",
-                topic=name,
-                partition=slot.partition,
-                offset=position,
-                records=waiting,
-            )
-            while records := await self.log.read(name, slot.partition, position, _READ):
-                if not await self.take(topic, slot.partition, records):
-                    return
-                position = records[-1].offset + 1
+        waiting = max(await self.log.end(name, slot.partition) - position, 0)
+        self.metrics.lag(topic, slot.partition, waiting)
+        before, since_us = slot.still.get(topic, (None, now_us))
+        if before != position or not waiting:
+            since_us = now_us
+        if now_us - since_us < _OVERLOOKED_US:
+            slot.still[topic] = (position, since_us)
+            return
+        # Looked for once in this while, found or not: what lies there need not be a record
+        # (the mark at the end of a client's Kafka transaction takes an offset too).
+        slot.still[topic] = (position, now_us)
+        _log.warning(
+            "reading inputs that were passed over",
+            topic=name,
+            partition=slot.partition,
+            offset=position,
+            records=waiting,
+        )
+        while records := await self.log.read(name, slot.partition, position, _READ):
+            if not await self.take(topic, slot.partition, records):
+                return
+            position = records[-1].offset + 1
 
 
 async def _call(work: Callable[[_Slot], Awaitable[object]], slot: _Slot) -> None:

@@ -95,10 +95,12 @@ class _Feed:
         await self._guarded(self._engine.ready())
 
     async def tick(self) -> None:
-        """Write what time brings; read what Faust has passed over."""
-        now_us = wall_clock_us()
-        await self._guarded(self._engine.tick(now_us))
-        await self._guarded(self._engine.catch_up(now_us))
+        """Write what time brings."""
+        await self._guarded(self._engine.tick(wall_clock_us()))
+
+    async def catch_up(self) -> None:
+        """Read what Faust has passed over."""
+        await self._guarded(self._engine.catch_up(wall_clock_us()))
 
     async def _guarded(self, work: Awaitable[object]) -> None:
         try:
@@ -201,6 +203,11 @@ def _connect(app: faust.App, topic: Any, feed: _Feed, settings: Settings) -> Non
     @app.timer(interval=settings.tick_s)
     async def tick() -> None:
         await feed.tick()
+
+    # A timer of its own: a read that waits must not hold up the ticks.
+    @app.timer(interval=settings.tick_s)
+    async def catch_up() -> None:
+        await feed.catch_up()
 
 
 async def run(

@@ -21,7 +21,7 @@ from ledger.log.port import LogUnavailable
 from ledger.log.wakeup import wall_clock_us
 from ledger.wire import full_name
 from processors.engine import Engine
-from processors.pump import Pumps, keep_time, until_stopped
+from processors.pump import Pumps, find_overlooked, keep_time, until_stopped
 from processors.setup import check_topics, snapshot_store
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ async def run(
             stop,
             pumps.failed,
             member.commit_for_ever(),
-            keep_time(engine, wall_clock_us, overlooked=True),
+            keep_time(engine, wall_clock_us),
+            find_overlooked(engine, wall_clock_us),
         )
         await member.commit()
     finally:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from processors.engine import Engine
 
-__all__ = ["Pumps", "keep_time", "until_stopped"]
+__all__ = ["Pumps", "find_overlooked", "keep_time", "until_stopped"]
 
 _log = structlog.get_logger(__name__)
 
@@ -80,15 +80,17 @@ class Pumps:
                 await engine.take(topic, partition, records)
 
 
-async def keep_time(engine: Engine, clock: Callable[[], int], *, overlooked: bool = False) -> None:
-    """Tick the engine for ever; with ``overlooked`` also look for inputs passed over.
-
-    ``clock`` returns UTC microseconds.
-    """
+async def keep_time(engine: Engine, clock: Callable[[], int]) -> None:
+    """Tick the engine for ever. ``clock`` returns UTC microseconds."""
     while True:
         await engine.tick(clock())
-        if overlooked:
-            await engine.catch_up(clock())
+        await asyncio.sleep(engine.settings.tick_s)
+
+
+async def find_overlooked(engine: Engine, clock: Callable[[], int]) -> None:
+    """Look for inputs passed over, for ever: beside the ticks, which must not wait for a read."""
+    while True:
+        await engine.catch_up(clock())
         await asyncio.sleep(engine.settings.tick_s)
 
 

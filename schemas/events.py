@@ -299,6 +299,12 @@ class OrderClosed(Model):
     evidence: Evidence = Field(default_factory=dict)
 
 
+class PassCut(Model):
+    """A pass over the waiting line gave as much as one record holds, or has now looked at all."""
+
+    type: Literal["pass.cut", "pass.done"]
+
+
 class AlarmRaised(Model):
     """Something that a person should look at; it changes no lease."""
 
@@ -331,6 +337,7 @@ Event = Annotated[
     | LeaseEnded
     | OrderIssued
     | OrderClosed
+    | PassCut
     | AlarmRaised,
     Field(discriminator="type"),
 ]

@@ -61,7 +61,7 @@ class DeviceReport(Model):
     architecture: Text | None = None
     compute_slices: Annotated[int, Field(ge=0, le=64)] = 0
     mig_enabled: bool = False
-    slices: Annotated[tuple[SliceReport, ...], Field(max_length=64)] = ()
+    slices: Annotated[tuple[SliceReport, ...], Field(max_length=16)] = ()
 
 
 class NodeInventory(NodeFact):
@@ -71,7 +71,7 @@ class NodeInventory(NodeFact):
     pool: Name
     cpu_milli: Milli | None = None
     memory_mib: WholeMib | None = None
-    devices: Annotated[tuple[DeviceReport, ...], Field(max_length=1024)]
+    devices: Annotated[tuple[DeviceReport, ...], Field(max_length=256)]
 
 
 class Heartbeat(NodeFact):

@@ -20,9 +20,9 @@ DEFAULT_PREFIX = "gpuledger"
 #: The topics of which whoever holds partition p of one holds p of all.
 CELL_GROUP = "cell"
 
-#: The largest record batch a broker takes: the log port's limit of 1 MiB for
+#: The largest record batch a broker takes: the log port's limit of 8 MiB for
 #: one record, and 4 KiB for Kafka's framing of it.
-MAX_MESSAGE_BYTES = 1_048_576 + 4_096
+MAX_MESSAGE_BYTES = 8 * 1_048_576 + 4_096
 
 #: Copies that must have a record before it counts as written, where there are that many.
 MIN_INSYNC_REPLICAS = 2

@@ -69,6 +69,8 @@ class Deadlines:
 
     def next_due_us(self, state: State) -> int | None:
         """Return when the next deadline falls due, or None when there is none."""
+        if state.pass_cut:
+            return 0
         heap = self._heap
         while heap:
             if due_time(state, heap[0][1], heap[0][2]) == heap[0][0]:

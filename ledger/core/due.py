@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.core.limits import MAX_DUE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,9 +15,12 @@ __all__ = ["fire", "lose_node"]
 
 
 def fire(turn: Turn) -> None:
-    """Let everything happen that is due at the turn's time, oldest first."""
+    """Let what is due at the turn's time happen, oldest first, up to `MAX_DUE` of it."""
     deadlines = turn.state.index.deadlines
-    while (entry := deadlines.pop_due(turn.state, turn.now_us)) is not None:
+    for _ in range(MAX_DUE):
+        entry = deadlines.pop_due(turn.state, turn.now_us)
+        if entry is None:
+            return
         due_us, kind, name = entry
         _RULES[kind](turn, name, due_us)
 

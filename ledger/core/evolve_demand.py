@@ -304,6 +304,14 @@ def _free_units(state: State, order: Order) -> None:
     state.index.refresh(state, state.nodes[order.node], touched)
 
 
+def _pass_cut(state: State, _event: Event, _now: int) -> None:
+    state.pass_cut = True
+
+
+def _pass_done(state: State, _event: Event, _now: int) -> None:
+    state.pass_cut = False
+
+
 DEMAND: dict[str, Callable[[State, Event, int], None]] = {
     "request.received": _request_received,
     "request.rejected": _request_rejected,
@@ -314,6 +322,8 @@ DEMAND: dict[str, Callable[[State, Event, int], None]] = {
     "lease.stopping": _lease_stopping,
     "part.ended": _part_ended,
     "lease.ended": _lease_ended,
+    "pass.cut": _pass_cut,
+    "pass.done": _pass_done,
     "order.issued": _order_issued,
     "order.done": _order_closed,
     "order.failed": _order_closed,

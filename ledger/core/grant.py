@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ledger.core.state import Need, State
 
-__all__ = ["reply_parts"]
+__all__ = ["reply_parts", "unit_names"]
+
+
+def unit_names(state: State, units: list[str]) -> list[str]:
+    """Name units as their node knows them: a slice by its MIG UUID, a device by its own."""
+    return [state.slices[unit].mig_uuid if unit in state.slices else unit for unit in units]
 
 
 def reply_parts(state: State, need: Need, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the granted parts as a reply carries them, node by node."""
     found = []
     for part in parts:
-        names = [
-            state.slices[unit].mig_uuid if unit in state.slices else unit for unit in part["units"]
-        ]
+        names = unit_names(state, part["units"])
         found.append(
             {
                 "node": part["node"],

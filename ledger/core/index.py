@@ -75,6 +75,13 @@ class Index:
         if self.loosened_queues:
             self.loosened_queues.clear()
 
+    def loosen_all(self, state: State) -> None:
+        """Let the next pass look at everything that waits."""
+        self.freed.update(self.cards)
+        self.freed.update(self.slices)
+        self.relieved.update(state.tenants)
+        self.loosened_queues.update(state.queues)
+
     # -- classes ---------------------------------------------------------
 
     def classes_changed(self, state: State) -> None:

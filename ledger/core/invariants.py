@@ -313,7 +313,9 @@ def _plain(index: Index, state: State) -> dict[str, object]:
 
 
 def _fixpoint(state: State) -> Iterator[Violation]:
-    """V1: nobody waits for what could be had now."""
+    """V1: nobody waits for what could be had now (a pass that was cut is not over)."""
+    if state.pass_cut:
+        return
     for shape in state.index.waiting.shapes.values():
         rank, name = shape.head
         tenant, queue, need = shape.key

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.grant import reply_parts
+from ledger.core.grant import reply_parts, unit_names
 from schemas.codes import CODES, Kind
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _prepare(state: State, lease: Lease, part: Part) -> Message:
         "lease": lease.id,
         "request": request.id,
         "task": request.task,
-        "units": part.units,
+        "units": unit_names(state, part.units),
         "gpu_milli": request.need.gpu_milli,
         "due_us": lease.due_us,
     }
@@ -178,7 +178,7 @@ def _order(state: State, name: str) -> Message:
             "incarnation": state.nodes[order.node].incarnation,
             "cell": state.cell,
             "lease": order.lease,
-            "units": order.units,
+            "units": unit_names(state, order.units),
             "due_us": order.due_us,
         },
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.limits import LEASE_WEIGHT, MAX_GIVEN
 from ledger.core.placement import Placement, Shortfall, charge_of, place, shortfall
 
 if TYPE_CHECKING:
@@ -91,8 +92,12 @@ def run_pass(turn: Turn) -> None:
     """Give what the decision has loosened to those who wait for it."""
     state = turn.state
     index = state.index
-    if not index.waiting.shapes:
+    if state.pass_cut:
+        # What the cut pass had not looked at is not on record: look at everything.
+        index.loosen_all(state)
+    elif not index.waiting.shapes:
         return
+    given = 0
     while index.freed or index.relieved or index.loosened_queues:
         shapes = index.waiting.touched(index.freed, index.relieved, index.loosened_queues)
         index.settle()
@@ -106,5 +111,12 @@ def run_pass(turn: Turn) -> None:
             if isinstance(found, str):
                 continue
             grant(turn, state.requests[name], found)
+            given += LEASE_WEIGHT + sum(len(units) for _, units in found.parts)
+            if given > MAX_GIVEN:
+                if not state.pass_cut:
+                    turn.emit({"type": "pass.cut"})
+                return
             if shape.line:
                 heappush(heads, (*shape.head, at))
+    if state.pass_cut:
+        turn.emit({"type": "pass.done"})

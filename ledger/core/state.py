@@ -239,6 +239,8 @@ class State:
     swept_us: int = 0
     next_id: int = 1
     arrivals: int = 0
+    #: A pass over the waiting line was cut short; the next decision goes on with it.
+    pass_cut: bool = False
     pools: dict[str, Pool] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)

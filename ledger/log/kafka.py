@@ -44,7 +44,7 @@ __all__ = ["KafkaLog"]
 TIMEOUT_S = 15.0
 
 #: Fetched at a time for one partition: large enough for fast scans.
-_FETCH_BYTES = 4 * MAX_RECORD_BYTES
+_FETCH_BYTES = MAX_RECORD_BYTES + 65_536
 
 #: The most readers kept open between reads.
 _MAX_IDLE_READERS = 64

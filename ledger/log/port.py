@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 #: The most bytes of one record: key, value, header names and header values together.
-MAX_RECORD_BYTES = 1_048_576
+#: Inputs are far smaller (`schemas.strict_json.MAX_BYTES`); one decision may free and
+#: give away thousands of devices (`ledger.core.limits`).
+MAX_RECORD_BYTES = 8 * 1_048_576
 
 #: The most headers of one record; keeps Kafka's framing of a record below 4 KiB.
 MAX_HEADERS = 64

@@ -1,0 +1,18 @@
+"""How much one decision may do, so that its record always fits into the log.
+
+A decision is one record, and a log takes records up to a size. What is bounded by
+the input (an inventory's devices) is bounded by its model; what is not (how many
+requests fall due at once, or fit at once when a quota is raised) is cut here and
+goes on with the next decision, which the runner's tick brings about at once.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LEASE_WEIGHT", "MAX_DUE", "MAX_GIVEN"]
+
+#: Deadlines that fire in one decision; those left over are still due.
+MAX_DUE = 2_000
+
+#: Units given in one pass, each lease counted as `LEASE_WEIGHT` more: about 4 MiB.
+MAX_GIVEN = 40_000
+LEASE_WEIGHT = 8
