@@ -100,7 +100,7 @@ async def test_wrong_topics_on_kafka_are_named(kafka: str, kafka_prefix: str) ->
         client_time = {
             **(good[requests].config or {}),
             "message.timestamp.type": "CreateTime",
-            "max.message.bytes": "5000000",
+            "max.message.bytes": "50000000",
         }
         await log.create_topics(
             {
