@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
+from ledger.collector import relax
 from ledger.log.port import LogUnavailable
 from ledger.log.url import BadLogUrl, open_log
 from ledger.shard import Fenced
@@ -47,6 +48,7 @@ def run_worker(settings: Settings, runner: Runner) -> int:
     reached. 4: it is damaged. 70: a fault of ours; the process must end.
     """
     configure_logs(settings)
+    relax()
     try:
         _with_uvloop(_serve(settings, runner))
     except Exception as error:  # noqa: BLE001 - every end of a worker gets its number here

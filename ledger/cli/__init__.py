@@ -13,6 +13,7 @@ import typer
 
 from ledger.cli import audit, letters, policy, questions, requests, running
 from ledger.cli.common import EXIT_INTERRUPTED, JsonOption, LogOption, PrefixOption
+from ledger.collector import relax
 
 __all__ = ["app", "main"]
 
@@ -57,6 +58,7 @@ for module in (running, requests, questions, policy, audit, letters):
 
 def main() -> None:
     """Run the command; ends the process with its exit status."""
+    relax()
     try:
         app()
     except KeyboardInterrupt:
