@@ -206,6 +206,18 @@ def test_c17_what_its_own_quota_holds_back_blocks_nobody() -> None:
     assert ["H-0"] == cell.lease("R3").parts["n1"].units
 
 
+def test_c17_a_grant_elsewhere_can_use_up_what_blocked() -> None:
+    """R1's tenant gets a lease through another queue; R1 then waits for quota and blocks nobody."""
+    cell = _h100_and_a10("strict")
+    cell.quota(nominal_gpu_milli=8_000)
+    cell.queue("other")
+    cell.quota("u")
+    ask = {"mode": "whole", "models": ["H100"]}
+    assert "queued" == cell.submit("R3", ask, tenant="u").code
+    cell.submit("R5", {"mode": "whole", "models": ["A10"]}, queue="other")
+    assert ["H-0"] == cell.lease("R3").parts["n1"].units
+
+
 @pytest.mark.parametrize("first", ["newcomer", "clean"])
 def test_c19_a_freed_device_goes_to_the_first_in_line(first: str) -> None:
     """Freeing and giving are one step: whatever comes when, the high priority gets the GPU."""

@@ -122,6 +122,17 @@ def test_two_slices_of_one_lease_vanish(cell: CoreDriver) -> None:
     assert 2 == kinds.count("slice.gone")
 
 
+def test_two_slices_vanish_of_a_lease_on_two_nodes(cell: CoreDriver) -> None:
+    """The part on this node ends once; the other node is told to stop."""
+    cell.node("n4", [sliced("GPU-n", "MIG-1")])
+    cell.submit("r1", MIG | {"count": 3})
+    gone = cell.node("n3", [sliced("GPU-m")])
+    assert ["n3"] == [one["node"] for one in gone.events if one["type"] == "part.ended"]
+    assert ("stopping", "slice-gone") == (cell.lease("r1").state, cell.lease("r1").reason)
+    assert 2 == cell.answer_all_orders(), "n4 stops, then cleans"
+    assert not cell.state.leases
+
+
 def test_slices_that_cannot_be_are_not_leased(cell: CoreDriver) -> None:
     """Overlapping slices shut the card away until they are right and an operator says so (A2)."""
     wrong = sliced("GPU-m") | {"slices": [mig_slice("MIG-1", 1, 0), mig_slice("MIG-2", 2, 0)]}
