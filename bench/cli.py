@@ -10,7 +10,13 @@ import typer
 
 __all__ = ["bench_app"]
 
-bench_app = typer.Typer(no_args_is_help=True, help="Measure: one JSON object a line.")
+bench_app = typer.Typer(
+    help="Measure this machine: one JSON object a line. Without a name, all of them.",
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is random.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
@@ -23,6 +29,15 @@ def _print(row: dict[str, Any], *, as_json: bool) -> None:
     for name, value in row.items():
         typer.echo(f"{name:>18}  {value}")
     typer.echo("")
+
+
+@bench_app.callback()
+def every(context: typer.Context, *, as_json: Json = False) -> None:
+    """Run every bench, unless one is named."""
+    if context.invoked_subcommand is None:
+        core(as_json=as_json)
+        replay(as_json=as_json)
+        pipeline(as_json=as_json)
 
 
 @bench_app.command()

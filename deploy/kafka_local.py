@@ -310,12 +310,16 @@ def _start(*, detach: bool) -> int:
             broker.detach()
             keep = True
             return 0
+        print(f"export GPULEDGER_LOG=kafka://{broker.bootstrap}", file=sys.stderr)
         print("Ctrl-C ends the broker and removes its data", file=sys.stderr)
         signal.pause()
     except KeyboardInterrupt:
         pass
     finally:
         if not keep:
+            # A second Ctrl-C must not leave the broker behind.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
             broker.stop()
             shutil.rmtree(directory, ignore_errors=True)
     return 0

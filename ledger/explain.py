@@ -209,9 +209,9 @@ def _all_met(happened: tuple[Step, ...]) -> tuple[Rule, ...]:
     """Return all rules as met, the last with what the grant's record says."""
     granted = [step for step in happened if step.code == "granted"]
     numbers = dict(granted[-1].numbers or {}) if granted else {}
-    names = list(_RULES)
     return tuple(
-        Rule(name, _RULES[name], "met", numbers if name == names[-1] else {}) for name in names
+        Rule(name, text, "met", numbers if name == "no_capacity" else {})
+        for name, text in _RULES.items()
     )
 
 

@@ -28,6 +28,7 @@ from ledger.core.outbox import (
     malformed_reply,
     messages,
     open_orders,
+    refused_reply,
 )
 from ledger.ingest import Refusal, dead_letter, ingest
 from ledger.log.port import LogUnavailable
@@ -225,12 +226,12 @@ class Shard:
         self.counts.decided += 1
 
     def _no_cell(self, cell: str, given: Input, batch: Batch) -> None:
-        """Refuse a request without a record: a cell is made by policy."""
+        """Refuse a request without a record: a cell is made by policy or by its first node."""
         self.counts.unrecorded += 1
         self.counts.codes["unknown_cell"] += 1
         if given.topic == "requests":
             batch.again.append(
-                malformed_reply(given.source, given.id, "unknown_cell", f"no cell {cell}")
+                refused_reply(given.source, given.id, "unknown_cell", {"cell": cell})
             )
 
     def _again(self, cell: str, given: Input, batch: Batch) -> None:

@@ -178,5 +178,7 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "order.failed": _closed,
     "order.timed-out": _closed,
     "order.superseded": _closed,
+    "pass.cut": lambda _event: "more was given than one record holds; the next goes on",
+    "pass.done": lambda _event: "everything that waits has been looked at",
     "alarm.raised": _alarm,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -102,10 +103,11 @@ class Settings(BaseSettings):
 
     @property
     def snapshot_folder(self) -> Path:
-        """``snapshots``, or a folder beside the SQLite file, or ``.gpuledger/snapshots``."""
+        """``snapshots``, or a folder beside the SQLite file, or one of the broker's own."""
         if self.snapshots is not None:
             return self.snapshots
         if self.log.startswith(_SQLITE):
             file = Path(self.log.removeprefix(_SQLITE))
             return file.with_name(f"{file.name}-snapshots")
-        return Path(".gpuledger") / "snapshots"
+        broker = re.sub(r"[^A-Za-z0-9.]+", "-", self.log.partition("//")[2])
+        return Path(".gpuledger") / "snapshots" / (broker or "log")

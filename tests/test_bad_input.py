@@ -140,7 +140,7 @@ CASES = {
     "a key that is no cell": Case(Entry(b"a b", orjson.dumps(SUBMIT), headers()), "bad_key"),
     "a key of bytes": Case(Entry(b"\xff", orjson.dumps(SUBMIT), headers()), "bad_key"),
     "an unknown cell": Case(
-        Entry(b"nowhere", orjson.dumps(SUBMIT), headers()), "unknown_cell", "none"
+        Entry(b"nowhere", orjson.dumps(SUBMIT), headers()), "unknown_cell", "none", "refused"
     ),
     "an unknown tenant": Case(
         submission(tenant="nobody"), "unknown_tenant", "record", "rejected"

@@ -335,3 +335,14 @@ def test_a_gang_ends_when_its_last_task_has(cell: CoreDriver) -> None:
     assert ("stopping", "failed") == (cell.lease("g2").state, cell.lease("g2").reason)
     cell.answer_all_orders()
     assert "failed" == cell.state.seen[cell.key("g2")][3]
+
+
+def test_c35_a_node_may_report_before_there_is_any_policy() -> None:
+    """C35: a node that is there before its cell is parked, and serves once its pool exists."""
+    driver = CoreDriver(check=True)
+    driver.node("n1", [device("GPU-1")])
+
+    early = driver.state.nodes["n1"].state
+    driver.pool()
+
+    assert ("registering", "online") == (early, driver.state.nodes["n1"].state)

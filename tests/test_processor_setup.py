@@ -52,7 +52,7 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], named: str)
 def test_snapshots_lie_beside_the_file() -> None:
     """Where nothing is said the snapshots of a file are its neighbours."""
     assert Settings(log="sqlite:/a/l.sqlite").snapshot_folder == Path("/a/l.sqlite-snapshots")
-    assert Settings(log="kafka://h:1").snapshot_folder == Path(".gpuledger/snapshots")
+    assert Settings(log="kafka://h:1").snapshot_folder == Path(".gpuledger/snapshots/h-1")
     assert Settings(snapshots=Path("x")).snapshot_folder == Path("x")
 
 

@@ -181,9 +181,10 @@ def _shown(shown: Shown, left_out: int) -> str:
         cell = f" of cell {thing.cell}" if thing.cell else ""
         lines.append(f"{thing.kind} {shown.id}{cell}")
         if thing.state is None:
-            lines.append("  is no more")
+            lines.append("  has no state of its own now; below is what named it")
         else:
-            lines += [f"  {name:<16} {value}" for name, value in thing.state.items()]
+            shown_now = {n: v for n, v in thing.state.items() if v not in (None, [], {}, "")}
+            lines += [f"  {name:<16} {value}" for name, value in shown_now.items()]
     lines += ["touched"] if any(shown.touched.values()) else []
     for kind, ids in shown.touched.items():
         names = list(ids)

@@ -318,7 +318,19 @@ def _next(reply: Reply) -> str:
     code = CODES.get(reply.code)
     meaning = "" if code is None else f": {code.meaning}"
     passing = code is not None and code.kind is Kind.TRANSIENT
+    hint = _HINTS.get(reply.code, f"gpuledger why '{reply.request}' tells more")
     return (
-        f"{reply.answer}{meaning}; {'it may pass' if passing else 'it will stay so'}."
-        f" gpuledger why '{reply.request}' tells more"
+        f"{reply.answer}{meaning}; {'it may pass' if passing else 'this id keeps this answer'}."
+        f" {hint}"
     )
+
+
+#: What to do about a no that the words of `why` would not help with.
+_HINTS = {
+    "unknown_cell": "Is --cell right? gpuledger pool apply makes a cell",
+    "unknown_tenant": "Is --tenant right? gpuledger quota apply makes a tenant; ask with a new id",
+    "unknown_queue": "Is --queue right? gpuledger queue apply makes a queue; ask with a new id",
+    "unknown_lease": "A lease is SOURCE#ID/ATTEMPT: gpuledger state lists them; is --source right?",
+    "unknown_request": "A request is SOURCE#ID: gpuledger state lists them; is --source right?",
+    "not_owner": "Only the source that asked may do this; is --source right?",
+}

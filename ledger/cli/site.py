@@ -190,6 +190,7 @@ def _say(session: Session, fleet: Fleet, *, seeded: bool) -> None:
     if seeded:
         lines.append(f"the ledger was empty: made queue {QUEUE}, tenant {TENANT} and the pools")
     lines += [
+        "a simulated task ends after its --expected-run, or after a minute",
         "in another terminal:",
         f"  {command} submit{cell} --tenant {TENANT} --queue {QUEUE} --gpus 2",
         f"  {command} state",

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CREATES_CELL", "Decision", "decide", "to_record"]
 
-#: The one type that may speak of a cell which does not exist yet.
-CREATES_CELL = frozenset({"pool.apply", "quota.apply", "queue.apply"})
+#: What may speak of a cell that does not exist yet: policy, and nodes that report
+#: before there is any (they are *registering* until their pool is applied, C35).
+CREATES_CELL = frozenset({"pool.apply", "quota.apply", "queue.apply", "node.inventory"})
 
 #: Codes that, without an event, leave no record: deciding again changes nothing.
 _SILENT = frozenset({"unchanged", "observed", "duplicate"})

@@ -26,6 +26,7 @@ __all__ = [
     "malformed_reply",
     "messages",
     "open_orders",
+    "refused_reply",
 ]
 
 #: (topic without prefix, key, type, payload).
@@ -283,6 +284,12 @@ def conflict_of(record: dict[str, Any]) -> list[Message]:
     if outcome["code"] != "id_conflict":
         return []
     return [_conflict(f"{given['source']}#{given['id']}", outcome.get("numbers", {}), None)]
+
+
+def refused_reply(source: str, name: str, code: str, numbers: dict[str, Any]) -> Message:
+    """Answer a request that is refused without a record."""
+    key = f"{source}#{name}"
+    return _reply(key, key, "refused", code, numbers, None, final=True)
 
 
 def malformed_reply(source: str, name: str, code: str, detail: str) -> Message:
