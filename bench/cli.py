@@ -78,10 +78,11 @@ def pipeline(
     requests: Annotated[int, typer.Option("--requests", min=100)] = 20_000,
     paced: Annotated[int, typer.Option("--paced", min=10, help="Requests at 100 a second.")] = 1000,
     *,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes on Kafka.")] = 2,
     as_json: Json = False,
 ) -> None:
     """Time the whole path on a real log: throughput, and latency beside a bare round trip."""
     from bench.pipeline import run  # noqa: PLC0415
 
-    for row in run(runner, partitions, requests, paced):
+    for row in run(runner, partitions, requests, paced, workers):
         _print(row, as_json=as_json)

@@ -1,12 +1,12 @@
 """``bench pipeline``: the whole path on a real log, a worker in a process of its own.
 
-Throughput: a worker sets the cells up and ends; then the requests are written;
-then a worker is started on them. Counted are the decisions from the first to
-the last of the backlog, by the log's own append times, so neither the worker's
-start nor the client's writing is in it. Latency: requests at a steady pace, one
-at a time as a client sends them, from before the send to after the reply; beside
-it the same client through a bare echo of two topics on the same log, right
-after, at the same pace.
+Throughput: workers set the cells up and share the partitions out; they are held
+(SIGSTOP) while the requests are written, and then let go. Counted are the
+decisions from the first to the last of the backlog, by the log's own append
+times, so neither the workers' start nor the client's writing is in it. Latency:
+requests at a steady pace, one at a time as a client sends them, from before the
+send to after the reply; beside it the same client through a bare echo of two
+topics on the same log, right after, at the same pace.
 """
 
 from __future__ import annotations
@@ -45,22 +45,26 @@ PACE_PER_S = 100
 LAG = 50
 _CHUNK = 500
 _PATIENCE_S = 240.0
+#: Longer than a rebalance takes.
+_QUIET_S = 6.0
 _IS_DECISION = b'"kind":"decision"'
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(runner: str, partitions: int, requests: int, paced: int) -> Iterator[dict[str, Any]]:
-    """Yield one row for each runner asked for."""
+def run(
+    runner: str, partitions: int, requests: int, paced: int, workers: int
+) -> Iterator[dict[str, Any]]:
+    """Yield one row for each runner asked for; on Kafka with so many worker processes."""
     wanted = ("faust", "plain", "sqlite") if runner == "all" else (runner,)
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         bootstrap = None
         for name in wanted:
             if name == "sqlite":
-                url, count = f"sqlite:{scratch}/bench.sqlite", 1
+                url, count, processes = f"sqlite:{scratch}/bench.sqlite", 1, 1
             else:
                 bootstrap = bootstrap or _kafka(stack, Path(scratch))
-                url, count = f"kafka://{bootstrap}", partitions
-            bench = _Bench(url, name, count, Path(scratch))
+                url, count, processes = f"kafka://{bootstrap}", partitions, workers
+            bench = _Bench(url, name, count, processes, Path(scratch))
             try:
                 yield asyncio.run(bench.run(requests, paced))
             finally:
@@ -83,14 +87,17 @@ def _kafka(stack: contextlib.ExitStack, scratch: Path) -> str:
 class _Bench:
     """One runner on one log, under a prefix of its own."""
 
-    def __init__(self, url: str, runner: str, partitions: int, scratch: Path) -> None:
+    def __init__(
+        self, url: str, runner: str, partitions: int, processes: int, scratch: Path
+    ) -> None:
         self.url = url
         self.runner = runner
         self.partitions = partitions
         self.scratch = scratch
         self.prefix = f"bench-{runner}-{secrets.token_hex(3)}"
         self.cells = _cells(partitions)
-        self.worker: subprocess.Popen[bytes] | None = None
+        self.processes = processes
+        self.workers: list[subprocess.Popen[bytes]] = []
 
     async def run(self, requests: int, paced: int) -> dict[str, Any]:
         """Measure; return the row."""
@@ -101,10 +108,11 @@ class _Bench:
             await self._set_up(log, nodes)
             self._start()
             await self._decided(log, self.partitions * (nodes + 3))
-            self.stop()
+            await self._settled(log)
+            self._signal(signal.SIGSTOP)
             before = await self._ends(log, "events")
             backlog = await self._backlog(log, each)
-            self._start()
+            self._signal(signal.SIGCONT)
             await self._decided(log, self.partitions * (nodes + 3) + backlog)
             rate = await self._rate(log, before, backlog)
             latency = await self._latency(log, paced)
@@ -115,6 +123,7 @@ class _Bench:
             "workload": "one-GPU requests, submitted and granted, released 50 later",
             "runner": self.runner,
             "partitions": self.partitions,
+            "workers": self.processes,
             "decisions": backlog,
             "decisions_per_s": round(rate),
             "pace_per_s": PACE_PER_S,
@@ -137,16 +146,26 @@ class _Bench:
             "GPULEDGER_LOG_LEVEL": "warning",
             # The benchmark's nodes send no heartbeats.
             "GPULEDGER_HEARTBEAT_LIMIT_S": "86400",
+            # Longer than they are held while the backlog is written.
+            "GPULEDGER_SESSION_TIMEOUT_S": "30",
             "PYTHONPATH": str(_ROOT),
         }
-        self.worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        self.workers = [
+            subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+            for _ in range(self.processes)
+        ]
+
+    def _signal(self, number: signal.Signals) -> None:
+        for worker in self.workers:
+            worker.send_signal(number)
 
     def stop(self) -> None:
-        """End the worker, if one runs."""
-        if self.worker is not None:
-            self.worker.send_signal(signal.SIGTERM)
-            self.worker.wait(60)
-            self.worker = None
+        """End the workers that run."""
+        for worker in self.workers:
+            worker.send_signal(signal.SIGTERM)
+        for worker in self.workers:
+            worker.wait(60)
+        self.workers = []
 
     def _echo(self, source: str, target: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "bench.roundtrip", self.url, source, target]
@@ -187,6 +206,13 @@ class _Bench:
             written += len(entries)
         return written
 
+    async def _settled(self, log: Log) -> None:
+        """Wait until the group has shared the partitions out: no claim for a while."""
+        ends: list[int] = []
+        while ends != (now := await self._ends(log, "events")):
+            ends = now
+            await asyncio.sleep(_QUIET_S)
+
     # -- what is measured ------------------------------------------------------
 
     async def _ends(self, log: Log, topic: str) -> list[int]:
@@ -200,8 +226,8 @@ class _Bench:
         found = 0
         limit = time.monotonic() + _PATIENCE_S
         while found < decisions:
-            if self.worker is None or self.worker.poll() is not None:
-                raise RuntimeError("the worker has ended")
+            if any(worker.poll() is not None for worker in self.workers):
+                raise RuntimeError("a worker has ended")
             if time.monotonic() > limit:
                 raise RuntimeError(f"{found} of {decisions} decisions after {_PATIENCE_S} s")
             await asyncio.sleep(0.25)

@@ -24,6 +24,7 @@ from ledger.core.decide import Decision, decide, to_record
 from ledger.core.digest import digest
 from ledger.core.fold import Fold
 from ledger.core.invariants import check as broken
+from ledger.core.limits import MAX_DUE
 from ledger.core.turn import Input
 from schemas import records
 from schemas.catalogue import TYPES, adapter
@@ -173,7 +174,7 @@ class CoreDriver:
             if self.check:
                 self._check_record(value)
         if self.check:
-            self._check_state(before)
+            self._check_state(before, len(decision.events))
         return decision
 
     def _check_record(self, value: bytes) -> None:
@@ -181,11 +182,15 @@ class CoreDriver:
         verdict, _ = self.twin.apply(len(self.records) - 1, value)
         assert verdict == "effective", verdict
 
-    def _check_state(self, before: dict[str, int]) -> None:
+    def _check_state(self, before: dict[str, int], fired: int) -> None:
         assert digest(self.twin.cells) == self.digest(), "the fold of the records differs"
         for cells in (self.fold.cells, self.twin.cells):
             found = [one for state in cells.values() for one in broken(state)]
             assert not found, "\n".join(map(str, found))
+        for due_us, kind, name in self.state.index.deadlines.standing(self.state):
+            # A pool's patience may be lowered below what has passed: the next input acts on it.
+            late = due_us < self.state.now_us and kind != "node" and fired < MAX_DUE
+            assert not late, f"V1: {kind} {name} was due at {due_us}"
         for tenant in self.state.tenants.values():
             grown = tenant.held_milli > before.get(tenant.name, 0)
             assert not grown or tenant.held_milli <= tenant.nominal_milli, f"Q1: {tenant}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from ledger.core import schedule
 from ledger.core.digest import digest
 from ledger.core.fold import Fold
 from ledger.core.state import device_state, free_memory
@@ -243,6 +244,22 @@ def test_c19_quota_freed_by_a_deadline_goes_to_the_first_in_line() -> None:
     late = cell.submit("low", at_us=cell.now_us + 2 * MINUTE)
     assert "queued" == late.code
     assert ["GPU-1"] == cell.lease("high").parts["n2"].units
+
+
+def test_c19_a_cut_pass_gives_nothing_to_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a pass has more to give than one record holds, a newcomer gets in line."""
+    monkeypatch.setattr(schedule, "MAX_GIVEN", 0)
+    cell = cell_with(1, nodes=3, quota=1_000)
+    for name in ("first", "second", "third"):
+        cell.submit(name)
+    cell.quota(nominal_gpu_milli=4_000)
+    cut = [cell.state.pass_cut]
+    assert "queued" == cell.submit("newcomer", max_wait_s=9).code
+    cell.tick()
+    cell.tick()
+    cut.append(cell.state.pass_cut)
+    waiting = [one.id for one in cell.state.requests.values() if one.state == "queued"]
+    assert ([True, False], [cell.key("newcomer")]) == (cut, waiting)
 
 
 def test_c21_capacity_adds_up_and_the_tasks_do_not_fit() -> None:

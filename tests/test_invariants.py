@@ -169,10 +169,6 @@ def _quota(state: State) -> None:
     state.tenants["t"].held_milli -= 1
 
 
-def _overdue(state: State) -> None:
-    state.now_us = 10**15
-
-
 def _from_the_future(state: State) -> None:
     state.now_us = 1
 
@@ -197,7 +193,7 @@ DAMAGE: dict[str, list[Callable[[State], None]]] = {
     "A11": [_clean_while_it_runs, _cleaning_for_nobody, _clean_lost],
     "Q1": [_quota],
     "L5": [_from_the_future],
-    "V1": [_stop_lost, _overdue],
+    "V1": [_stop_lost],
 }
 
 

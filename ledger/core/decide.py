@@ -57,12 +57,13 @@ def decide(state: State, given: Input) -> Decision:
     if code == "duplicate":
         return Decision(given, turn.now_us, code, numbers, [], recorded=False)
     fire(turn)
-    if turn.events:
+    if turn.events or state.pass_cut:
         # What became free before this input belongs to those who waited before it (C19).
         run_pass(turn)
     if not code:
         code, numbers = _RULES[given.type](turn, given)
-    run_pass(turn)
+    if not state.pass_cut:
+        run_pass(turn)
     recorded = bool(turn.events) or code not in _SILENT
     if recorded:
         settle(state, turn.now_us, given.topic, given.key, given.fingerprint, code)

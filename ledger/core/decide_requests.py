@@ -41,7 +41,9 @@ def _submit(turn: Turn, given: Input) -> Answer:
     if refusal is not None:
         return _reject(turn, given, refusal)
     rank = (-asked.priority, turn.now_us, turn.state.arrivals + 1)
-    found = examine(turn.state, asked.tenant, asked.queue, need, rank)
+    # While a pass is cut somebody in line may be entitled to what is free: get in line.
+    cut = turn.state.pass_cut
+    found = "behind_in_queue" if cut else examine(turn.state, asked.tenant, asked.queue, need, rank)
     if isinstance(found, Placement):
         _receive(turn, given, need)
         grant(turn, turn.state.requests[given.key], found)

@@ -268,14 +268,7 @@ def _quotas(state: State) -> Iterator[Violation]:
 
 
 def _clock(state: State) -> Iterator[Violation]:
-    """L5, V1: nothing that was due is left undone, nothing is of the future.
-
-    A pool's patience with a silent node may be lowered below what has passed by
-    then; that is acted on with the next input.
-    """
-    for due_us, kind, name in state.index.deadlines.standing(state):
-        if due_us < state.now_us and kind != "node":
-            yield Violation("V1", name, f"{kind} was due at {due_us}, it is {state.now_us}")
+    """L5: nothing is of the future."""
     for lease in state.leases.values():
         if lease.granted_us > state.now_us:
             yield Violation("L5", lease.id, f"granted at {lease.granted_us}, after now")
