@@ -119,6 +119,10 @@ def _claimed_us(text: str | None) -> int | None:
         return None
 
 
+#: As much of a key as a dead letter keeps; a cell's name has 63 characters.
+_MOST_KEY = 1024
+
+
 def dead_letter(record: Record, refusal: Refusal) -> Entry:
     """Return the record as it was, with the reason beside it in headers.
 
@@ -133,17 +137,20 @@ def dead_letter(record: Record, refusal: Refusal) -> Entry:
         "code": refusal.code,
         "message": refusal.detail,
     }
-    kept = record.headers[: MAX_HEADERS - len(about) - 1]
+    kept = record.headers[: MAX_HEADERS - len(about) - 2]
     used = sum(len(name.encode()) + len(value) for name, value in kept)
     if used > MAX_RECORD_BYTES // 2:
         kept, used = (), 0
-    value = record.value
-    room = MAX_RECORD_BYTES - used - len(record.key or b"") - _REASON_BYTES
+    key, value = record.key, record.value
+    if key is not None and len(key) > _MOST_KEY:
+        about["whole_key_length"] = str(len(key))
+        key = key[:_MOST_KEY]
+    room = MAX_RECORD_BYTES - used - len(key or b"") - _REASON_BYTES
     if value is not None and len(value) > room:
         about["whole_length"] = str(len(value))
         value = value[:room]
     extra = tuple((ERROR_HEADER + name, text.encode()) for name, text in about.items())
-    return Entry(record.key, value, (*kept, *extra))
+    return Entry(key, value, (*kept, *extra))
 
 
 def original_headers(headers: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:

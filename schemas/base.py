@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "MAX_INT",
     "Count",
     "EventId",
     "Milli",
@@ -39,15 +40,16 @@ EventId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,127}$"
 Source = Annotated[str, Field(pattern=r"^[!\"$-~]{1,200}$")]
 
 #: The ledger's own id of a request, lease, order or slice, or a device's UUID.
-Reference = Annotated[str, Field(pattern=r"^[!-~]{1,400}$")]
+Reference = Annotated[str, Field(pattern=r"^[!-~]{1,600}$")]
 
 #: One line of human text (a reason, a model name).
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,500}$")]
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,600}$")]
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Milli = Annotated[int, Field(ge=0, le=1_000_000_000)]
 WholeMib = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
-Seconds = Annotated[int, Field(ge=0, le=10_000_000_000)]
+#: Up to 31 years, so that a time and a limit in microseconds stay exact together.
+Seconds = Annotated[int, Field(ge=0, le=1_000_000_000)]
 TimeUs = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, EventId, Model, Name, Reference, Source, Text, TimeUs
+from schemas.base import MAX_INT, Count, EventId, Model, Name, Reference, Source, Text, TimeUs
 from schemas.events import CodeName, Event, Numbers
 
 __all__ = ["RECORD_VERSION", "Claim", "Decision", "LedgerRecord"]
@@ -54,7 +54,7 @@ class Decision(Model):
     v: Literal[1]
     kind: Literal["decision"]
     token: Token
-    seq: Count
+    seq: Annotated[int, Field(ge=1, le=MAX_INT)]
     cell: Name
     source: tuple[Literal["requests", "observations"], Annotated[int, Field(ge=0)]]
     time_us: TimeUs

@@ -59,8 +59,8 @@ class WholeAsk(Where):
     """
 
     mode: Literal["whole"] = "whole"
-    count: Annotated[int, Field(ge=0, le=64)] = 1
-    nodes: Annotated[int, Field(ge=1, le=4096)] = 1
+    count: Annotated[int, Field(ge=0, le=16)] = 1
+    nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     memory_mib: WholeMib = 0
 
 
@@ -114,7 +114,7 @@ class RequestSubmit(Model):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     preemptible: bool = False
     max_wait_s: Seconds | None = None
-    max_run_s: Annotated[int, Field(ge=1, le=10_000_000_000)] | None = None
+    max_run_s: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     expected_run_s: Seconds | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 0
 

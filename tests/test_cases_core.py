@@ -249,10 +249,10 @@ def test_c19_quota_freed_by_a_deadline_goes_to_the_first_in_line() -> None:
 def test_c19_a_cut_pass_gives_nothing_to_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a pass has more to give than one record holds, a newcomer gets in line."""
     monkeypatch.setattr(schedule, "MAX_GIVEN", 0)
-    cell = cell_with(1, nodes=3, quota=1_000)
-    for name in ("first", "second", "third"):
+    cell = cell_with(1, nodes=4, quota=1_000)
+    for name in ("first", "second", "third", "fourth"):
         cell.submit(name)
-    cell.quota(nominal_gpu_milli=4_000)
+    cell.quota(nominal_gpu_milli=5_000)
     cut = [cell.state.pass_cut]
     assert "queued" == cell.submit("newcomer", max_wait_s=9).code
     cell.tick()

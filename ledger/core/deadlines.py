@@ -11,6 +11,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from ledger.core.state import NO_POOL
+
 if TYPE_CHECKING:
     from ledger.core.state import State
 
@@ -34,8 +36,8 @@ def due_time(state: State, kind: str, name: str) -> int | None:
         order = state.orders.get(name)
         return order.due_us if order else None
     node = state.nodes[name]
-    pool = state.pools.get(node.pool)
-    if node.state != "silent" or node.silent_since_us is None or pool is None:
+    pool = state.pools.get(node.pool, NO_POOL)
+    if node.state != "silent" or node.silent_since_us is None:
         return None
     return node.silent_since_us + pool.silent_grace_us
 

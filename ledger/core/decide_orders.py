@@ -26,7 +26,7 @@ _REASONS = {
 
 
 def fenced(state: State, given: Input) -> Answer | None:
-    """Refuse what an unknown node, another agent, or an earlier incarnation says."""
+    """Refuse what is said of an unknown node, or of an earlier incarnation."""
     fact = given.data
     node = state.nodes.get(fact.node)
     if node is None:
@@ -36,8 +36,17 @@ def fenced(state: State, given: Input) -> Answer | None:
     return None
 
 
+def _by_agent(state: State, given: Input) -> Answer | None:
+    """Refuse what only the node's own agent may say, from anybody else (A11)."""
+    refusal = fenced(state, given)
+    if refusal is not None:
+        return refusal
+    agent = state.nodes[given.data.node].agent
+    return None if given.source == agent else ("wrong_agent", {"agent": agent})
+
+
 def _lease_here(turn: Turn, given: Input) -> Lease | Answer:
-    refusal = fenced(turn.state, given)
+    refusal = _by_agent(turn.state, given)
     if refusal is not None:
         return refusal
     fact: TaskStarted | TaskEnded = given.data
@@ -80,7 +89,7 @@ def _ended(turn: Turn, given: Input) -> Answer:
 
 
 def _order_here(turn: Turn, given: Input) -> Order | Answer:
-    refusal = fenced(turn.state, given)
+    refusal = _by_agent(turn.state, given)
     if refusal is not None:
         return refusal
     fact: OrderDone | OrderFailed = given.data

@@ -132,9 +132,8 @@ def _reclaim(turn: Turn, given: Input) -> Answer:
         if past is None:
             return "unknown_lease", {"lease": asked.lease}
         return "already_released", past
-    if lease.state == "stopping":
+    if not turn.change_reason(lease, "reclaimed", author=asked.author):
         return "stopping", {"reason": lease.reason}
-    turn.stop(lease, "reclaimed", author=asked.author)
     return "stopping", {}
 
 

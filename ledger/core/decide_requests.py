@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ledger.core.placement import Placement, charge_of
 from ledger.core.schedule import examine, grant, reason_to_wait
 from ledger.core.state import WHOLE_MILLI, Need, need_to_plain
+from ledger.core.turn import INTERRUPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,9 +144,8 @@ def _cancel(turn: Turn, given: Input) -> Answer:
         turn.emit({"type": "request.ended", "request": request.id, "how": "cancelled"})
         return "cancelled", {}
     lease = state.leases[request.lease or ""]
-    if lease.state == "stopping":
+    if not turn.change_reason(lease, "cancelled"):
         return "stopping", {"reason": lease.reason}
-    turn.stop(lease, "cancelled")
     return "stopping", {}
 
 
@@ -160,7 +160,8 @@ def _release(turn: Turn, given: Input) -> Answer:
         return ("already_released", past) if past is not None else _no_lease(asked.lease)
     if not _owns(given, lease.request):
         return "not_owner", {"source": given.source}
-    turn.end_lease(lease, lease.reason or asked.how)
+    interrupted = lease.reason in INTERRUPTIONS
+    turn.end_lease(lease, asked.how if interrupted else lease.reason or asked.how)
     return "released", {}
 
 

@@ -87,6 +87,13 @@ def _differs(node: Node, given: Input) -> bool:
 def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) -> bool:
     """Follow one device; False when another node has it (it is then no device of this one)."""
     device = turn.state.devices.get(report.uuid)
+    if report.uuid[: len(turn.state.cell) + 2] == f"{turn.state.cell}-s":
+        # The ledger's own ids of slices look like that, and units share one name space.
+        turn.alarm("duplicate_device", report.uuid, {"node": node.name, "other": "a slice's id"})
+        return False
+    elsewhere = device is not None and device.node != node.name and device.health != "gone"
+    if device is not None and elsewhere and turn.state.nodes[device.node].state == "lost":
+        _device_gone(turn, device.uuid, f"seen on {node.name} after its node was lost")
     if device is not None and device.node != node.name and device.health != "gone":
         turn.alarm("duplicate_device", report.uuid, {"node": device.node, "other": node.name})
         return False

@@ -15,9 +15,9 @@ __all__ = ["fire", "lose_node"]
 
 
 def fire(turn: Turn) -> None:
-    """Let what is due at the turn's time happen, oldest first, up to `MAX_DUE` of it."""
+    """Let what is due at the turn's time happen, oldest first, until `MAX_DUE` events."""
     deadlines = turn.state.index.deadlines
-    for _ in range(MAX_DUE):
+    while len(turn.events) < MAX_DUE:
         entry = deadlines.pop_due(turn.state, turn.now_us)
         if entry is None:
             return

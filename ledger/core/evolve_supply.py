@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.core.lifecycles import step
 from ledger.core.state import (
+    NO_POOL,
     Device,
     Node,
     Pool,
@@ -103,8 +104,8 @@ def _node_changed(state: State, event: Event, now: int) -> None:
 
 
 def _push_silence(state: State, node: Node) -> None:
-    pool = state.pools.get(node.pool)
-    if pool is not None and node.silent_since_us is not None:
+    pool = state.pools.get(node.pool, NO_POOL)
+    if node.silent_since_us is not None:
         due = node.silent_since_us + pool.silent_grace_us
         state.index.due(state, due, "node", node.name)
 

@@ -244,6 +244,7 @@ class Index:
         if node not in cards.members:
             cards.members[node] = 0
             cards.move(node, [])
+            self.freed.add(key)
         cards.members[node] += 1
 
     def _leave_cards(self, state: State, name: str) -> None:

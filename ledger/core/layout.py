@@ -26,6 +26,12 @@ def layout_fault(state: State, device: Device) -> str | None:
     if not device.slices:
         return None
     slices = [state.slices[name] for name in device.slices]
+    if len({one.mig_uuid for one in slices}) < len(slices):
+        return "two slices have one MIG UUID"
+    if len({(one.gi, one.ci) for one in slices}) < len(slices):
+        return "two slices have one GPU instance and compute instance"
+    if len({(one.gi, one.start, one.size) for one in slices}) > len({one.gi for one in slices}):
+        return "one GPU instance is at two places"
     places = {one.gi: (one.start, one.start + one.size, one.memory_mib) for one in slices}
     ends = sorted(places.values())
     if any(after[0] < before[1] for before, after in pairwise(ends)):

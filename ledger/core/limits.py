@@ -10,8 +10,8 @@ from __future__ import annotations
 
 __all__ = ["LEASE_WEIGHT", "MAX_DUE", "MAX_GIVEN"]
 
-#: Deadlines that fire in one decision; those left over are still due.
-MAX_DUE = 2_000
+#: Events after which no further deadline fires in one decision; those left are still due.
+MAX_DUE = 4_000
 
 #: Units given in one pass, each lease counted as `LEASE_WEIGHT` more: about 4 MiB.
 MAX_GIVEN = 40_000

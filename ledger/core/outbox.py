@@ -114,6 +114,8 @@ def _code(how: str) -> str:
 def _granted(state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
     request = state.requests.get(event["request"])
     if request is None:
+        # It has ended in the same decision; the grant was its final answer all the same.
+        yield from _first_grant(event["request"], event["attempt"], position)
         return
     yield _reply(
         request.id,
@@ -158,7 +160,8 @@ def _stopping(_state: State, event: dict[str, Any], position: str | None) -> Ite
     request = event["lease"].rpartition("/")[0]
     numbers = {"reason": event["reason"]}
     code = "stopping"
-    yield _reply(request, request, "stopping", code, numbers, position, lease=event["lease"])
+    more = {"lease": event["lease"], "attempt": int(event["lease"].rpartition("/")[2])}
+    yield _reply(request, request, "stopping", code, numbers, position, **more)
 
 
 def _issued(state: State, event: dict[str, Any], _position: str | None) -> Iterator[Message]:
@@ -253,7 +256,7 @@ def answer_again(state: State, key: str, fingerprint: str | None = None) -> list
     return [*_first_grant(key, attempts), ended]
 
 
-def _first_grant(key: str, past: int) -> list[Message]:
+def _first_grant(key: str, past: int, position: str | None = None) -> list[Message]:
     """Give a request's final answer, the first grant, when it has leases behind it.
 
     Its id is that of the answer given first, so whoever had that sees a copy;
@@ -261,8 +264,8 @@ def _first_grant(key: str, past: int) -> list[Message]:
     """
     if past < 1:
         return []
-    lease = f"{key}/1"
-    return [_reply(key, key, "granted", "granted", {}, None, final=True, lease=lease, attempt=1)]
+    more = {"lease": f"{key}/1", "attempt": 1}
+    return [_reply(key, key, "granted", "granted", {}, position, final=True, **more)]
 
 
 def answered(record: dict[str, Any]) -> list[tuple[str, str]]:

@@ -61,10 +61,15 @@ def could_fit(state: State, need: Need, key: ClassKey) -> bool:
     return need.count == 0 or cards.most_free() >= need.count
 
 
-def place(state: State, need: Need) -> Placement | None:
-    """Find a place for all of the need, or None."""
+def place(state: State, need: Need, room: int | None = None) -> Placement | None:
+    """Find a place for all of the need, or None.
+
+    Classes of slices that would be charged more than ``room`` are passed over.
+    """
     finder = _FINDERS[need.mode]
     for key in state.index.matches(state, need):
+        if room is not None and need.mode == "mig" and key[4] * need.count > room:
+            continue
         if could_fit(state, need, key):
             found = finder(state, need, key)
             if found is not None:
@@ -108,6 +113,9 @@ def _mig(state: State, need: Need, key: ClassKey) -> Placement | None:
     return None
 
 
+#: As much of a list as one line of text takes.
+_MOST_TEXT = 500
+
 _FINDERS = {"whole": _whole, "share": _share, "mig": _mig}
 
 
@@ -126,15 +134,17 @@ def _fits_host(node: Node, need: Need) -> bool:
 
 def _beside(node: Node, need: Need) -> bool:
     cpu, memory = node.cpu_milli, node.memory_mib
-    return (cpu is None or cpu - node.cpu_used >= need.cpu_milli) and (
-        memory is None or memory - node.memory_used >= need.host_memory_mib
+    return (not need.cpu_milli or cpu is None or cpu - node.cpu_used >= need.cpu_milli) and (
+        not need.host_memory_mib
+        or memory is None
+        or memory - node.memory_used >= need.host_memory_mib
     )
 
 
 def _asked(need: Need) -> dict[str, int | str | None]:
     asked: dict[str, int | str | None] = {"mode": need.mode}
     if need.models:
-        asked["models"] = "|".join(need.models)
+        asked["models"] = "|".join(need.models)[:_MOST_TEXT]
     if need.pool is not None:
         asked["pool"] = need.pool
     if need.profile:

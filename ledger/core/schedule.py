@@ -32,7 +32,7 @@ def examine(state: State, tenant: str, queue: str, need: Need, rank: Rank) -> Pl
         return "quota_in_use"
     if state.queues[queue].ordering == "strict" and _behind(state, queue, need, rank):
         return "behind_in_queue"
-    found = place(state, need)
+    found = place(state, need, room)
     if found is None:
         return "no_capacity"
     return found if found.charge_milli <= room else "quota_in_use"

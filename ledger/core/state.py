@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ledger.core.index import Index
 
 __all__ = [
+    "NO_POOL",
     "WHOLE_MILLI",
     "Device",
     "Hold",
@@ -50,6 +51,10 @@ class Pool:
     labels: dict[str, str]
     silent_grace_us: int
     order_timeout_us: int
+
+
+#: The patience with a node whose pool nobody has applied.
+NO_POOL = Pool("", {}, 60_000_000, 300_000_000)
 
 
 @dataclass(slots=True)

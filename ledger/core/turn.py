@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.evolve import evolve
+from ledger.core.state import NO_POOL
 
 if TYPE_CHECKING:
     import orjson
@@ -79,8 +80,7 @@ class Turn:
 
     def order(self, kind: str, lease: str, node: str, units: list[str]) -> None:
         """Order something of a node; it has the pool's time to answer."""
-        pool = self.state.pools.get(self.state.nodes[node].pool)
-        patience = pool.order_timeout_us if pool else 0
+        pool = self.state.pools.get(self.state.nodes[node].pool, NO_POOL)
         self.emit(
             {
                 "type": "order.issued",
@@ -89,7 +89,7 @@ class Turn:
                 "node": node,
                 "lease": lease,
                 "units": units,
-                "due_us": self.now_us + patience,
+                "due_us": self.now_us + pool.order_timeout_us,
             }
         )
 
@@ -118,6 +118,20 @@ class Turn:
                 else:
                     self.order("stop", lease.id, part.node, part.units)
         self.end_if_over(lease, reason)
+
+    def change_reason(self, lease: Lease, reason: str, **more: str) -> bool:
+        """Stop the lease for a person's reason; False when it already stops for such a one.
+
+        One that stops because it was interrupted gets the new reason: its request
+        must not be tried again against the word of who cancelled it.
+        """
+        if lease.state != "stopping":
+            self.stop(lease, reason, **more)
+        elif lease.reason in INTERRUPTIONS:
+            self.emit({"type": "lease.stopping", "lease": lease.id, "reason": reason, **more})
+        else:
+            return False
+        return True
 
     def end_part(self, lease: Lease, node: str, how: str, **more: int | None) -> None:
         """Record that the task no longer runs on the node, and close its stop order."""

@@ -46,6 +46,9 @@ TIMEOUT_S = 15.0
 #: Fetched at a time for one partition: large enough for fast scans.
 _FETCH_BYTES = MAX_RECORD_BYTES + 65_536
 
+#: A batch of several records is at most this large; a larger record goes alone.
+_BATCH_BYTES = 1_048_576
+
 #: The most readers kept open between reads.
 _MAX_IDLE_READERS = 64
 
@@ -212,7 +215,7 @@ class KafkaLog(Log):
                 producer = AIOKafkaProducer(
                     acks="all",
                     enable_idempotence=True,
-                    max_batch_size=MAX_RECORD_BYTES,
+                    max_batch_size=_BATCH_BYTES,
                     **self._options,
                 )
                 await self._start(producer)
