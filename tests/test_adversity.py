@@ -11,7 +11,7 @@ from ledger.core.state import device_state
 from ledger.testing import CoreDriver, device, mig_slice
 
 
-def _cell(**pool: object) -> CoreDriver:
+def _cell(**pool: Any) -> CoreDriver:
     driver = CoreDriver(check=True)
     driver.pool(**pool)
     driver.queue()
