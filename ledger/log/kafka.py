@@ -150,6 +150,21 @@ class KafkaLog(Log):
             unavailable(f"append to {topic}", error)
         return offsets
 
+    async def append_all(self, batches: Mapping[Where, Sequence[Entry]]) -> dict[Where, list[int]]:
+        """See `Log.append_all`. The partitions' acknowledgements are waited for together."""
+        for entries in batches.values():
+            check_sizes(entries)
+        ends = await asyncio.gather(
+            *(self.append(*where, entries) for where, entries in batches.items()),
+            return_exceptions=True,
+        )
+        offsets: dict[Where, list[int]] = {}
+        for where, end in zip(batches, ends, strict=True):
+            if isinstance(end, BaseException):
+                raise end
+            offsets[where] = end
+        return offsets
+
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
     ) -> list[Record]:

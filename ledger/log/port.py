@@ -165,9 +165,8 @@ class Log(ABC):
     ) -> dict[TopicPartition, list[int]]:
         """Append to several partitions; return the offsets of each.
 
-        Memory and SQLite append all of it or nothing. Kafka appends one
-        partition after the other, in the order given: after an error the
-        earlier ones stay appended.
+        Memory and SQLite append all of it or nothing. Kafka may have appended
+        to any of the partitions when it raises.
         """
         for entries in batches.values():
             check_sizes(entries)
