@@ -9,6 +9,7 @@ import pytest
 from ledger.core.outbox import messages
 from ledger.core.state import device_state
 from ledger.testing import CoreDriver, device, mig_slice
+from ledger.wire import message_entry
 
 
 def _cell(**pool: Any) -> CoreDriver:
@@ -141,3 +142,26 @@ def test_another_agent_proves_nothing() -> None:
 
     assert "wrong_agent" == refused.code
     assert "cleaning" == device_state(driver.state.devices["GPU-a"])
+
+
+def test_two_interruptions_are_two_notices() -> None:
+    """A consumer that drops copies by their id hears of every wait and every stop."""
+    driver = _cell()
+    driver.node("n1", [device("GPU-a")])
+    driver.submit("r1", retries=5)
+    said = []
+    for number in range(2, 4):
+        inventory: dict[str, Any] = {
+            "node": "n1", "incarnation": f"b{number}", "epoch": 1, "pool": "main",
+            "devices": [device("GPU-a")],
+        }  # fmt: skip
+        decision = driver.feed("node.inventory", inventory, source="/nodes/n1")
+        said += [
+            message_entry(one).headers[0]
+            for one in messages(driver.state, decision, "events/0@1")
+            if one[0] == "replies" and one[3]["answer"] in ("queued", "stopping")
+        ]
+        driver.answer_all_orders()
+
+    assert 4 == len(said)
+    assert len(said) == len(set(said))

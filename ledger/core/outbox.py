@@ -91,9 +91,16 @@ def _rejected(_state: State, event: dict[str, Any], position: str | None) -> Ite
     yield _reply(name, name, "rejected", event["code"], event["numbers"], position, final=True)
 
 
-def _queued(_state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
+def _queued(state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
     name = event["request"]
-    yield _reply(name, name, "queued", event["code"], event["numbers"], position)
+    more = _attempt(state, name)
+    yield _reply(name, name, "queued", event["code"], event["numbers"], position, **more)
+
+
+def _attempt(state: State, name: str) -> dict[str, Any]:
+    """Tell one wait from another: how many leases the request has had, when it had any."""
+    request = state.requests.get(name)
+    return {"attempt": request.attempt} if request is not None and request.attempt else {}
 
 
 def _ended(state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
@@ -229,7 +236,8 @@ def answer_again(state: State, key: str, fingerprint: str | None = None) -> list
             return [_conflict(key, {"first": first, "now": fingerprint}, None)]
     if request is not None:
         if request.state == "queued":
-            queued = _reply(request.id, request.id, "queued", "queued", {}, None)
+            more = _attempt(state, key)
+            queued = _reply(request.id, request.id, "queued", "queued", {}, None, **more)
             return [*_first_grant(key, request.attempt), queued]
         lease = state.leases[request.lease or ""]
         event = {
