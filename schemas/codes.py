@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["CODES", "Code", "Kind", "is_final", "is_transient"]
+__all__ = ["CODES", "Code", "Kind"]
 
 
 class Kind(StrEnum):
@@ -95,13 +95,3 @@ CODES: dict[str, Code] = {
     for kind, rows in ((Kind.YES, _YES), (Kind.FINAL, _FINAL), (Kind.TRANSIENT, _TRANSIENT))
     for name, number, meaning in rows
 }
-
-
-def is_final(name: str) -> bool:
-    """Say whether the code is a no that will stay a no."""
-    return CODES[name].kind is Kind.FINAL
-
-
-def is_transient(name: str) -> bool:
-    """Say whether the code is a no that may pass."""
-    return CODES[name].kind is Kind.TRANSIENT

@@ -124,7 +124,6 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
     request.lease = name
     request.attempt = event["attempt"]
     request.code = "granted"
-    request.answered = True
     tenant.held_milli += charge
     state.index.tightened(state, tenant.name)
     state.leases[name] = lease

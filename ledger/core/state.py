@@ -184,7 +184,6 @@ class Request:
     attempt: int = 0
     used_us: int = 0
     lease: str | None = None
-    answered: bool = False
 
     @property
     def rank(self) -> tuple[int, int, int]:
