@@ -86,3 +86,57 @@ def pipeline(
 
     for row in run(runner, partitions, requests, paced, workers):
         _print(row, as_json=as_json)
+
+
+@bench_app.command(name="mig-loss")
+def mig_loss(
+    mixes: Annotated[
+        str, typer.Option("--mixes", help="uniform, skew-small, skew-big, bimodal.")
+    ] = "uniform,skew-small,skew-big,bimodal",
+    loads: Annotated[
+        str, typer.Option("--loads", help="Slices asked for, as shares of those there are.")
+    ] = "0.8,1.0,1.2",
+    policy: Annotated[
+        str, typer.Option("--policy", help="scarcity, first-fit, best-fit, fgd, keep-options.")
+    ] = "scarcity",
+    migrations: Annotated[
+        int, typer.Option("--migrations-per-100", min=0, help="Allowed for 100 accepted requests.")
+    ] = 0,
+    seeds: Annotated[int, typer.Option("--seeds", min=1)] = 5,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Count the MIG requests that a full site without a queue turns away, rule by rule."""
+    from bench.mig_loss import MIXES, run  # noqa: PLC0415
+    from bench.mig_rules import RULES  # noqa: PLC0415
+
+    chosen, policies = mixes.split(","), policy.split(",")
+    for name, known in [(one, MIXES) for one in chosen] + [(one, RULES) for one in policies]:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+    try:
+        shares = [float(load) for load in loads.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"--loads {loads!r}: numbers with commas between") from None
+    if not all(0 < share < 100 for share in shares):
+        raise typer.BadParameter(f"--loads {loads!r}: each above 0 and below 100")
+    for row in run(chosen, shares, policies, migrations, seeds):
+        _print(row, as_json=as_json)
+
+
+@bench_app.command()
+def parvagpu(
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of public data (GPULEDGER_DATA).")
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Pack ParvaGPU's published MIG segments again, into the fewest GPUs."""
+    from bench.parvagpu import data_folder, run  # noqa: PLC0415
+
+    try:
+        for row in run(data_folder(data)):
+            _print(row, as_json=as_json)
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None

@@ -25,15 +25,19 @@ from ledger.wire import full_name, input_entry
 from schemas.messages import Reply
 from schemas.requests import (
     DeviceClear,
+    LeaseExtend,
     LeaseReclaim,
     LeaseRelease,
     NodeSet,
     PoolApply,
     QueueApply,
+    QuotaAnswer,
     QuotaApply,
+    QuotaAsk,
     RequestCancel,
     RequestSubmit,
 )
+from schemas.templates import TemplateApply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,6 +66,10 @@ _TYPES: dict[type[Model], str] = {
     PoolApply: "pool.apply",
     QueueApply: "queue.apply",
     QuotaApply: "quota.apply",
+    QuotaAsk: "quota.ask",
+    QuotaAnswer: "quota.answer",
+    LeaseExtend: "lease.extend",
+    TemplateApply: "template.apply",
     NodeSet: "node.set",
     DeviceClear: "device.clear",
 }
@@ -127,7 +135,7 @@ class Client:
         """
         event_id = new_id() if id is None else id
         plain = data.model_dump(mode="json", exclude_unset=True)
-        if isinstance(data, RequestSubmit):
+        if isinstance(data, RequestSubmit) and "ask" in plain:
             plain["ask"]["mode"] = data.ask.mode  # a default to the model, a must on the wire
         entry = input_entry(self.cell, _TYPES[type(data)], self.source, event_id, plain)
         start = await self._log.end(self._replies, await self._partition())

@@ -27,7 +27,8 @@ __all__ = ["Search", "Shown", "Thing", "show"]
 _TABLES = {
     "pool": "pools",
     "queue": "queues",
-    "tenant": "tenants",
+    "tenant": "quotas",
+    "template": "templates",
     "node": "nodes",
     "device": "devices",
     "slice": "slices",
@@ -48,6 +49,7 @@ _FIELDS = {
     "tenant": "tenant",
     "project": "project",
     "queue": "queue",
+    "template": "template",
     "pool": "pool",
     "task": "task",
     "mig_uuid": "mig uuid",

@@ -25,6 +25,7 @@ from ledger.core.digest import digest
 from ledger.core.fold import Fold
 from ledger.core.invariants import check as broken
 from ledger.core.limits import MAX_DUE
+from ledger.core.quota import GPU, available
 from ledger.core.turn import Input
 from schemas import records
 from schemas.catalogue import TYPES, adapter
@@ -155,7 +156,7 @@ class CoreDriver:
     def _decide(self, given: Input) -> Decision:
         topic = given.topic
         self._offsets[topic] += 1
-        before = {tenant.name: tenant.held_milli for tenant in self.state.tenants.values()}
+        before = {one.name: one.used.get("gpu", 0) for one in self.state.quotas.values()}
         decision = decide(self.state, given)
         if decision.recorded:
             head = self.fold.head
@@ -191,9 +192,10 @@ class CoreDriver:
             # A pool's patience may be lowered below what has passed: the next input acts on it.
             late = due_us < self.state.now_us and kind != "node" and fired < MAX_DUE
             assert not late, f"V1: {kind} {name} was due at {due_us}"
-        for tenant in self.state.tenants.values():
-            grown = tenant.held_milli > before.get(tenant.name, 0)
-            assert not grown or tenant.held_milli <= tenant.nominal_milli, f"Q1: {tenant}"
+        for quota in self.state.quotas.values():
+            grown = quota.used.get(GPU, 0) > before.get(quota.name, 0)
+            left = available(self.state, quota.name, GPU)
+            assert not grown or left is None or left >= 0, f"Q1: {quota}"
 
     # -- policy -----------------------------------------------------------
 

@@ -6,9 +6,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["need_text", "numbers_text", "seconds_text", "sentence", "time_text"]
+__all__ = [
+    "listed",
+    "need_text",
+    "numbers_text",
+    "parts_text",
+    "quantity_text",
+    "seconds_text",
+    "sentence",
+    "time_text",
+]
 
 _US = 1_000_000
 
@@ -24,8 +33,71 @@ def seconds_text(duration_us: int) -> str:
 
 
 def numbers_text(numbers: Mapping[str, object]) -> str:
-    """Return numbers by name: ``needs 8, free 3``."""
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())
+    """Return numbers by name, in the units that people use: ``needs 8, free 3``."""
+    return ", ".join(_number_text(name, value) for name, value in numbers.items())
+
+
+def _number_text(name: str, value: object) -> str:
+    """Return one of them; the unit is the end of the name, and None is the absence of a limit."""
+    for ending, words in _UNITS.items():
+        if name.endswith(ending):
+            said = "none" if value is None else words(value) if isinstance(value, int) else value
+            return f"{name.removesuffix(ending).replace('_', ' ')} {said}"
+    return f"{name.replace('_', ' ')} {'none' if value is None else value}"
+
+
+#: Later than any duration, in µs: what is larger is a time.
+_FIRST_TIME = 500_000_000_000_000
+
+
+def _us_text(value: int) -> str:
+    return time_text(value) if value >= _FIRST_TIME else seconds_text(value)
+
+
+def _decimal(value: int, parts: int) -> str:
+    whole, rest = divmod(value, parts)
+    return f"{whole + rest / parts:.3f}".rstrip("0").rstrip(".")
+
+
+_UNITS: dict[str, Callable[[int], str]] = {
+    "_milli_us": lambda value: f"{_decimal(value, 3_600_000_000_000)} GPU-hours",
+    "_us": _us_text,
+    "cpu_milli": lambda value: f"CPU {_decimal(value, 1000)} cores",
+    "_milli": lambda value: f"{_decimal(value, 1000)} GPUs",
+    "_mib": lambda value: f"{value} MiB",
+}
+
+
+def quantity_text(resource: str, amount: int) -> str:
+    """Return an amount of a quota's resource in the unit that people use."""
+    if resource == "gpu_time":
+        return _UNITS["_milli_us"](amount)
+    if resource == "gpu":
+        return _UNITS["_milli"](amount)
+    kind, _, name = resource.partition(":")
+    if kind == "model":
+        return f"{_decimal(amount, 1000)} {name}"
+    return f"{amount} slices of {name}" if kind == "profile" else f"{amount} MiB"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return names with commas between; of many only the first, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def parts_text(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Return what was given on which node, shortened where it is much."""
+    told = [
+        f"{listed(one['units']) or 'no device'} on {one['node']}" for one in parts[:_MOST_PARTS]
+    ]
+    if len(parts) > _MOST_PARTS:
+        told.append(f"and {len(parts) - _MOST_PARTS} more nodes")
+    return "; ".join(told)
+
+
+#: How many nodes of a gang are named.
+_MOST_PARTS = 4
 
 
 def need_text(need: Mapping[str, Any]) -> str:
@@ -64,6 +136,7 @@ def _by(event: Mapping[str, Any]) -> str:
 
 def _received(event: Mapping[str, Any]) -> str:
     who = f"tenant {event['tenant']}, queue {event['queue']}"
+    who += f", template {event['template']}" if event.get("template") else ""
     return f"request {event['request']} was let in: {need_text(event['need'])} ({who})"
 
 
@@ -74,19 +147,61 @@ def _rejected(event: Mapping[str, Any]) -> str:
 
 def _queued(event: Mapping[str, Any]) -> str:
     again = " again" if event["again"] else ""
+    start_us = event.get("estimate_us")
+    start = "" if start_us is None else f", should start at {time_text(start_us)}"
     return (
         f"request {event['request']} waits{again}: {event['code']}"
-        f" ({numbers_text(event['numbers'])})"
+        f" ({numbers_text(event['numbers'])}){start}"
     )
 
 
 def _granted(event: Mapping[str, Any]) -> str:
-    parts = "; ".join(f"{', '.join(one['units'])} on {one['node']}" for one in event["parts"])
+    parts = parts_text(event["parts"])
     return f"lease {event['lease']} was granted: {parts} (charged {event['charge_milli']} milli)"
 
 
 def _stopping(event: Mapping[str, Any]) -> str:
-    return f"lease {event['lease']} is to end: {event['reason']}{_by(event)}"
+    made_for = f" for {event['by']}" if event.get("by") else ""
+    rule = f" (rule: {event['rule']})" if event.get("rule") else ""
+    return f"lease {event['lease']} is to end: {event['reason']}{made_for}{_by(event)}{rule}"
+
+
+def _reserved(event: Mapping[str, Any]) -> str:
+    parts = parts_text(event["parts"])
+    evicted = event.get("evicted", ())
+    ends = f", for which {listed(evicted)} end" if evicted else ""
+    return f"a place is kept for request {event['request']}: {parts}{ends}"
+
+
+def _planned(event: Mapping[str, Any]) -> str:
+    if not event["nodes"]:
+        return f"request {event['request']} has no plan any more"
+    start = event["start_us"]
+    when = "as soon as they are free" if start is None else f"from {time_text(start)} at the latest"
+    return f"request {event['request']} is planned on {', '.join(event['nodes'])} {when}"
+
+
+def _idle(event: Mapping[str, Any]) -> str:
+    since = event.get("since_us")
+    text = "is used again" if since is None else f"has been idle since {time_text(since)}"
+    return f"lease {event['lease']} {text}"
+
+
+def _reminded(event: Mapping[str, Any]) -> str:
+    ends = event.get("reclaim_us")
+    then = "" if ends is None else f"; it is reclaimed at {time_text(ends)} if it stays idle"
+    return f"lease {event['lease']} has been idle for {seconds_text(event['idle_us'])}{then}"
+
+
+def _quota_asked(event: Mapping[str, Any]) -> str:
+    name = "/".join(one for one in (event["tenant"], event.get("project")) if one)
+    asked = f"{event['nominal_gpu_milli']} milli for {name}"
+    return f"quota {event['ask']} was asked for: {asked}{_by(event)}{_because(event)}"
+
+
+def _quota_answered(event: Mapping[str, Any]) -> str:
+    word = "approved" if event["approve"] else "refused"
+    return f"quota {event['ask']} was {word}{_by(event)}{_because(event)}"
 
 
 def _part_ended(event: Mapping[str, Any]) -> str:
@@ -101,7 +216,7 @@ def _lease_ended(event: Mapping[str, Any]) -> str:
 
 
 def _issued(event: Mapping[str, Any]) -> str:
-    units = ", ".join(event["units"])
+    units = listed(event["units"])
     about = f"{units} after lease {event['lease']}"
     if event["kind"] == "stop":
         about = f"lease {event['lease']} ({units})"
@@ -151,6 +266,9 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"tenant {event['tenant']} may hold {event['nominal_gpu_milli']} milli"
         f"{_by(event)}{_because(event)}"
     ),
+    "template.applied": lambda event: (
+        f"template {event['template']} of {event['task_type']} was set{_by(event)}{_because(event)}"
+    ),
     "node.registered": _registered,
     "node.changed": _node,
     "device.discovered": _discovered,
@@ -170,6 +288,19 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "request.ended": lambda event: f"request {event['request']} has ended: {event['how']}",
     "lease.granted": _granted,
     "lease.started": lambda event: f"lease {event['lease']} runs on {event['node']}",
+    "request.reserved": _reserved,
+    "request.unreserved": lambda event: (
+        f"the place of request {event['request']} cannot be kept{_because(event)}"
+    ),
+    "request.planned": _planned,
+    "quota.asked": _quota_asked,
+    "quota.answered": _quota_answered,
+    "quota.renewed": lambda event: f"quota {event['quota']} has a new period's GPU-hours",
+    "lease.extended": lambda event: (
+        f"lease {event['lease']} may run until {time_text(event['due_us'])}"
+    ),
+    "lease.idle": _idle,
+    "lease.reminded": _reminded,
     "lease.stopping": _stopping,
     "part.ended": _part_ended,
     "lease.ended": _lease_ended,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from schemas import messages, observations, records, requests
+from schemas import messages, observations, records, requests, templates
 from schemas.events import EVENT_MODELS
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "pool.apply": requests.PoolApply,
         "queue.apply": requests.QueueApply,
         "quota.apply": requests.QuotaApply,
+        "quota.ask": requests.QuotaAsk,
+        "quota.answer": requests.QuotaAnswer,
+        "lease.extend": requests.LeaseExtend,
+        "template.apply": templates.TemplateApply,
         "node.set": requests.NodeSet,
         "device.clear": requests.DeviceClear,
     },
@@ -59,6 +63,7 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "device.health": observations.DeviceHealth,
         "task.started": observations.TaskStarted,
         "task.ended": observations.TaskEnded,
+        "task.use": observations.TaskUse,
         "order.done": observations.OrderDone,
         "order.failed": observations.OrderFailed,
         "tick": observations.Tick,

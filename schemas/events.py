@@ -11,7 +11,26 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
-from schemas.observations import Evidence, Health, Incarnation
+from schemas.observations import Evidence
+from schemas.policy_events import (
+    PoolApplied,
+    QueueApplied,
+    QuotaAnswered,
+    QuotaApplied,
+    QuotaAsked,
+    QuotaRenewed,
+    TemplateApplied,
+)
+from schemas.supply_events import (
+    DeviceCleared,
+    DeviceDiscovered,
+    DeviceHealthChanged,
+    NodeChanged,
+    NodeRegistered,
+    Quarantined,
+    SliceGone,
+    SlicePresent,
+)
 
 __all__ = ["EVENT_MODELS", "Event", "Numbers"]
 
@@ -24,136 +43,15 @@ EndReason = Literal[
     "cancelled",
     "max-run",
     "reclaimed",
+    "preempted",
+    "quota-lowered",
+    "idle",
     "node-lost",
     "node-restarted",
     "device-gone",
     "slice-gone",
     "stop-timed-out",
 ]
-
-
-class PoolApplied(Model):
-    """A pool was created or changed."""
-
-    type: Literal["pool.applied"]
-    pool: Name
-    labels: dict[Name, Text]
-    silent_grace_us: TimeUs
-    order_timeout_us: TimeUs
-    author: Name
-    reason: Text
-
-
-class QueueApplied(Model):
-    """A queue was created or changed."""
-
-    type: Literal["queue.applied"]
-    queue: Name
-    ordering: Literal["strict", "best-effort"]
-    max_gpus: Count | None
-    max_wait_us: TimeUs | None
-    author: Name
-    reason: Text
-
-
-class QuotaApplied(Model):
-    """A tenant's nominal quota was set."""
-
-    type: Literal["quota.applied"]
-    tenant: Name
-    nominal_gpu_milli: Milli
-    author: Name
-    reason: Text
-
-
-class NodeRegistered(Model):
-    """A node, or a new incarnation of it, told what it is."""
-
-    type: Literal["node.registered"]
-    node: Name
-    incarnation: Incarnation
-    epoch: Count
-    agent: Text
-    pool: Name
-    cpu_milli: Milli | None
-    memory_mib: WholeMib | None
-
-
-class NodeChanged(Model):
-    """A node moved along its lifecycle."""
-
-    type: Literal["node.changed"]
-    node: Name
-    state: Literal["registering", "online", "draining", "maintenance", "silent", "lost"]
-    reason: Text
-    mode: Literal["online", "draining", "maintenance"] | None = None
-    author: Name | None = None
-
-
-class DeviceDiscovered(Model):
-    """A device was reported for the first time, again after absence, or with new facts."""
-
-    type: Literal["device.discovered"]
-    device: Reference
-    node: Name
-    model: Text
-    memory_mib: WholeMib
-    architecture: Text | None
-    compute_slices: Count
-    mig_enabled: bool
-    index: Count | None
-
-
-class DeviceHealthChanged(Model):
-    """A device's health, as its node sees it."""
-
-    type: Literal["device.health"]
-    device: Reference
-    health: Health
-    reason: Text
-    evidence: Evidence
-
-
-class Quarantined(Model):
-    """A device or slice was not proved clean: out of use until an operator's word."""
-
-    type: Literal["device.quarantined", "slice.quarantined"]
-    unit: Reference
-    reason: Text
-    evidence: Evidence
-
-
-class DeviceCleared(Model):
-    """An operator gave a word that the device and its slices are clean."""
-
-    type: Literal["device.cleared"]
-    device: Reference
-    author: Name
-    reason: Text
-
-
-class SlicePresent(Model):
-    """A MIG slice was seen. Its id is the ledger's own: MIG UUIDs come back."""
-
-    type: Literal["slice.present"]
-    slice: Reference
-    device: Reference
-    mig_uuid: Reference
-    profile: Text
-    gi: Count
-    ci: Count | None
-    start: Count
-    size: Count
-    compute_slices: Count
-    memory_mib: WholeMib
-
-
-class SliceGone(Model):
-    """A slice is no longer there."""
-
-    type: Literal["slice.gone"]
-    slice: Reference
-    reason: Text
 
 
 class Need(Model):
@@ -189,6 +87,13 @@ class RequestReceived(Model):
     max_run_us: TimeUs | None = None
     expected_run_us: TimeUs | None = None
     retries: Count = 0
+    replicas_min: Count = 0
+    recovery: Literal["requeue", "end"] | None = None
+    template: Name | None = None
+    checkpoint: Text | None = None
+    rollback: Text | None = None
+    image: Text | None = None
+    environment: Text | None = None
 
 
 class RequestRejected(Model):
@@ -202,13 +107,19 @@ class RequestRejected(Model):
 
 
 class RequestQueued(Model):
-    """The request waits, for this reason. ``again``: it had a lease that was interrupted."""
+    """The request waits, for this reason. ``again``: it had a lease that was interrupted.
+
+    ``estimate_us`` is when it should start, where that could be told at little cost,
+    and ``estimate_basis`` what that rests on (`ledger.core.estimate`).
+    """
 
     type: Literal["request.queued"]
     request: Reference
     code: CodeName
     numbers: Numbers
     again: bool
+    estimate_us: TimeUs | None = None
+    estimate_basis: CodeName | None = None
 
 
 class RequestEnded(Model):
@@ -226,8 +137,49 @@ class LeasePart(Model):
     units: tuple[Reference, ...]
 
 
+class RequestReserved(Model):
+    """A place is kept for the request until everything of it is free and clean.
+
+    It counts against the quota from here on (Q2). ``evicted`` are the leases that
+    stop for it: the least set that makes room (Q6), complete before the first stops.
+    """
+
+    type: Literal["request.reserved"]
+    request: Reference
+    charge_milli: Milli
+    memory_mib: WholeMib = 0
+    parts: tuple[LeasePart, ...]
+    evicted: tuple[Reference, ...] = ()
+    why: Numbers
+
+
+class RequestUnreserved(Model):
+    """The place that was kept for the request cannot be had any more; it waits again."""
+
+    type: Literal["request.unreserved"]
+    request: Reference
+    reason: Text
+
+
+class RequestPlanned(Model):
+    """The first of a back-filled queue has these nodes promised, from ``start_us`` on.
+
+    None: no time is known at which they are all free. Recorded, so that what was
+    estimated can be held against what happened.
+    """
+
+    type: Literal["request.planned"]
+    request: Reference
+    nodes: tuple[Name, ...]
+    start_us: TimeUs | None
+
+
 class LeaseGranted(Model):
-    """Devices were leased, all or none. Charged ``charge_milli`` while it lasts."""
+    """Devices were leased, all or none. Charged ``charge_milli`` while it lasts.
+
+    ``memory_mib`` is the device memory kept for it, which may be more than was
+    asked for: the rest is fragmentation cost (M8).
+    """
 
     type: Literal["lease.granted"]
     lease: Reference
@@ -237,6 +189,8 @@ class LeaseGranted(Model):
     due_us: TimeUs | None = None
     parts: tuple[LeasePart, ...]
     why: Numbers
+    model: Text = ""
+    memory_mib: WholeMib = 0
 
 
 class LeaseStarted(Model):
@@ -255,6 +209,33 @@ class LeaseStopping(Model):
     reason: EndReason
     due_us: TimeUs | None = None
     author: Name | None = None
+    by: Reference | None = None
+    rule: Text | None = None
+
+
+class LeaseExtended(Model):
+    """The lease may run until ``due_us``."""
+
+    type: Literal["lease.extended"]
+    lease: Reference
+    due_us: TimeUs
+
+
+class LeaseIdle(Model):
+    """The lease was reported idle since, or busy again (``since_us`` None)."""
+
+    type: Literal["lease.idle"]
+    lease: Reference
+    since_us: TimeUs | None = None
+
+
+class LeaseReminded(Model):
+    """The lease's holder was told that it is idle, and when it will be reclaimed."""
+
+    type: Literal["lease.reminded"]
+    lease: Reference
+    idle_us: TimeUs
+    reclaim_us: TimeUs | None = None
 
 
 class PartEnded(Model):
@@ -297,6 +278,7 @@ class OrderClosed(Model):
     reason: Text = ""
     took_us: TimeUs | None = None
     evidence: Evidence = Field(default_factory=dict)
+    clean_us: TimeUs | None = None
 
 
 class PassCut(Model):
@@ -318,6 +300,10 @@ Event = Annotated[
     PoolApplied
     | QueueApplied
     | QuotaApplied
+    | QuotaAsked
+    | QuotaAnswered
+    | QuotaRenewed
+    | TemplateApplied
     | NodeRegistered
     | NodeChanged
     | DeviceDiscovered
@@ -330,9 +316,15 @@ Event = Annotated[
     | RequestRejected
     | RequestQueued
     | RequestEnded
+    | RequestReserved
+    | RequestUnreserved
+    | RequestPlanned
     | LeaseGranted
     | LeaseStarted
     | LeaseStopping
+    | LeaseExtended
+    | LeaseIdle
+    | LeaseReminded
     | PartEnded
     | LeaseEnded
     | OrderIssued

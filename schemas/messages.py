@@ -58,6 +58,8 @@ class Reply(Model):
     answer: Literal[
         "granted",
         "queued",
+        "reserved",
+        "reminded",
         "rejected",
         "expired",
         "cancelled",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
+from schemas.base import Count, Milli, Model, Name, Reference, Seconds, Text, TimeUs, WholeMib
 
 __all__ = [
     "DeviceHealth",
@@ -20,6 +20,7 @@ __all__ = [
     "SliceReport",
     "TaskEnded",
     "TaskStarted",
+    "TaskUse",
     "Tick",
 ]
 
@@ -113,6 +114,17 @@ class TaskEnded(NodeFact):
     how: Literal["completed", "failed", "cancelled", "stopped", "never-started"]
     exit_code: Annotated[int, Field(ge=-1024, le=1024)] | None = None
     took_us: TimeUs | None = None
+
+
+class TaskUse(NodeFact):
+    """The lease's devices on this node have become idle, or busy. Said on the change only.
+
+    ``idle_s`` is how long they had been idle by then, from a steady clock.
+    """
+
+    lease: Reference
+    idle: bool
+    idle_s: Seconds = 0
 
 
 class OrderDone(NodeFact):

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.base import Count, Milli, Model, Name, Reference, Seconds, Text, WholeMib
 
 __all__ = [
     "Ask",
     "Beside",
+    "Budget",
     "DeviceClear",
+    "LeaseExtend",
     "LeaseReclaim",
     "LeaseRelease",
+    "LimitSet",
     "MigAsk",
     "NodeSet",
+    "Policy",
     "PoolApply",
     "QueueApply",
+    "QuotaAnswer",
     "QuotaApply",
+    "QuotaAsk",
     "RequestCancel",
     "RequestSubmit",
     "ShareAsk",
     "Task",
+    "TaskType",
     "WholeAsk",
 ]
 
@@ -102,14 +109,24 @@ class RequestSubmit(Model):
 
     ``max_wait_s`` None waits for ever and 0 answers at once; ``max_run_s``
     counts time held over all attempts (C31); ``retries`` is how many times an
-    interrupted request goes back to its old place in the queue.
+    interrupted request goes back to its old place in the queue. Requests of one
+    source with one task id are replicas of it: an eviction never leaves fewer than
+    ``replicas_min`` of them (C25), by default 1 for online inference. ``recovery``
+    is what becomes of the request when its lease is evicted: by default ``end`` for
+    evaluation and interactive tasks and ``requeue`` for all others.
+
+    ``template``, or else the default template of the task's type, fills in what the
+    request leaves out (`schemas.templates`): without one ``queue`` must be named, and
+    who asks for nothing gets one whole device. ``checkpoint`` is where the task's
+    checkpoint is, ``rollback`` the model or version to go back to, ``environment`` the
+    runtime: for the record, the ledger does nothing with them.
     """
 
     tenant: Name
     project: Name | None = None
-    queue: Name
+    queue: Name = ""
     task: Task
-    ask: Ask
+    ask: Ask = WholeAsk()
     beside: Beside = Beside()
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     preemptible: bool = False
@@ -117,6 +134,13 @@ class RequestSubmit(Model):
     max_run_s: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     expected_run_s: Seconds | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 0
+    replicas_min: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    recovery: Literal["requeue", "end"] | None = None
+    template: Name | None = None
+    checkpoint: Text | None = None
+    rollback: Text | None = None
+    image: Text | None = None
+    environment: Text | None = None
 
 
 class RequestCancel(Model):
@@ -164,25 +188,109 @@ class QueueApply(Policy):
 
     ``ordering``: under ``strict`` a request that waits for devices holds back
     later ones of the same queue that need the same kind of device; under
-    ``best-effort`` whatever fits may start (C17). ``max_gpus`` is the largest
-    request let in.
+    ``best-effort`` whatever fits may start (C17); under ``backfill`` the first
+    that waits has a planned place, and later ones may start where they do not
+    delay it. ``tenants`` who may submit, everybody when empty; ``max_gpus`` the
+    largest request let in; ``max_run_s`` the longest run, also for requests that
+    state none. ``fair_share`` lets those go first, at equal priority, whose quota
+    has had least lately.
+
+    ``preemption``: whose preemptible leases of a lower priority a request of this
+    queue may have evicted. ``reclaim``: whether it may have evicted what borrows
+    from the quota that it is entitled to (``lower-priority``: only such).
+    A lease that its node reports idle is reminded after ``idle_remind_s`` and
+    reclaimed after ``idle_reclaim_s``.
     """
 
     queue: Name
-    ordering: Literal["strict", "best-effort"] = "best-effort"
+    ordering: Literal["strict", "best-effort", "backfill"] = "best-effort"
+    tenants: Annotated[tuple[Name, ...], Field(max_length=256)] = ()
     max_gpus: Count | None = None
     max_wait_s: Seconds | None = None
+    max_run_s: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    fair_share: bool = False
+    preemption: Literal["never", "same-tenant", "any-tenant"] = "never"
+    reclaim: Literal["never", "lower-priority", "any"] = "never"
+    idle_remind_s: Seconds | None = None
+    idle_reclaim_s: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _one_order(self) -> Self:
+        """Who is first by age cannot be held back by one who is first by fair share."""
+        if self.fair_share and self.ordering == "strict":
+            raise ValueError("fair_share needs the ordering best-effort or backfill")
+        return self
+
+
+#: One model, one MIG profile, or device memory.
+Resource = Annotated[str, Field(pattern=r"^(memory_mib|(model|profile):[ -~]{1,200})$")]
+
+
+class LimitSet(Model):
+    """What a quota says of one resource beside ``gpu`` (units: `ledger.core.quota`).
+
+    None: no limit on borrowing from siblings, or on lending to them.
+    """
+
+    resource: Resource
+    nominal: Milli
+    borrowing: Milli | None = None
+    lending: Milli | None = None
+
+
+class Budget(Model):
+    """GPU-hours that may be granted in each period of ``period_s``, counted from the epoch."""
+
+    gpu_hours: Annotated[int, Field(ge=0, le=1_000_000)]
+    period_s: Annotated[int, Field(ge=60, le=1_000_000_000)]
 
 
 class QuotaApply(Policy):
-    """Set a tenant's nominal quota, in thousandths of a device held at once.
+    """Set a quota: of a tenant, of one of its projects, or of an organisation above them.
 
-    A whole device counts 1000, a share its ``gpu_milli``, a MIG slice its part
-    of the device's compute slices, rounded up (C15).
+    ``nominal_gpu_milli`` is in thousandths of a device held at once: a whole
+    device counts 1000, a share its ``gpu_milli``, a MIG slice its part of the
+    device's compute slices, rounded up (C15). A project's parent is its tenant;
+    ``parent`` names another's, from which it may borrow, and to which it lends. A
+    parent's nominal is the total of its own: never less than its children's (Q3).
+    ``weight`` counts in fair share, in which past use counts half after each
+    ``half_life_s``. ``evict``: stop leases, the last granted first, until what is
+    held is within the quota; otherwise a lowered quota takes nothing away (Q1).
     """
 
     tenant: Name
+    project: Name | None = None
+    parent: Name | None = None
     nominal_gpu_milli: Milli
+    borrowing_gpu_milli: Milli | None = None
+    lending_gpu_milli: Milli | None = None
+    limits: Annotated[tuple[LimitSet, ...], Field(max_length=64)] = ()
+    budget: Budget | None = None
+    weight: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    half_life_s: Annotated[int, Field(ge=60, le=1_000_000_000)] = 604_800
+    evict: bool = False
+
+
+class QuotaAsk(Policy):
+    """Ask for a larger nominal quota; somebody else approves or refuses it."""
+
+    tenant: Name
+    project: Name | None = None
+    nominal_gpu_milli: Milli
+
+
+class QuotaAnswer(Policy):
+    """Approve or refuse a quota asked for, by its id. Not by who asked: two persons sign."""
+
+    ask: Reference
+    approve: bool
+
+
+class LeaseExtend(Model):
+    """Ask for a longer maximum run time of one's own lease, within its queue's longest."""
+
+    lease: Reference
+    more_s: Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class NodeSet(Policy):

@@ -1,4 +1,4 @@
-"""A second ledger, written to be obviously right: sets of who holds what, sums of quota.
+"""The clerk at work: follows every decision with pencil and paper, and refuses what is wrong.
 
 It knows nothing of lifecycles, indexes or schedules. It is told what nodes said
 and what was decided, and refuses any decision that a careful clerk with pencil
@@ -9,86 +9,177 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.quota import available
+from tests.clerk.books import Asked, Books, Card, Host, Piece, Plan
+from tests.clerk.evictions import Evictions
+from tests.clerk.tree import Amounts
+
 if TYPE_CHECKING:
     from ledger.core.decide import Decision
     from ledger.core.state import State
 
+__all__ = ["Naive"]
 
-class Naive:
+_US = 1_000_000
+
+
+class Naive(Books):
     """Who holds what, who was promised what, and what is not clean."""
 
     def __init__(self) -> None:
-        self.modes: dict[str, str] = {}
-        self.silent: set[str] = set()
-        self.home: dict[str, str] = {}
-        self.health: dict[str, str] = {}
-        self.slice_of: dict[str, str] = {}
-        self.shut: set[str] = set()
-        self.nominal: dict[str, int] = {}
-        self.asked: dict[str, dict[str, Any]] = {}
-        self.waiting: set[str] = set()
+        """Start with empty books."""
+        super().__init__()
+        self.evictions = Evictions(self)
         self.over: set[str] = set()
-        self.held: dict[str, dict[str, int]] = {}
-        self.charged: dict[str, tuple[str, int]] = {}
+        self.waiting: set[str] = set()
         self.since: dict[str, int] = {}
-        self.dirty: dict[str, dict[str, int]] = {}
+        self.due: dict[str, int | None] = {}
         self.cleaning: dict[str, dict[str, Any]] = {}
+        self.arrivals = 0
+        self.asks: dict[str, dict[str, Any]] = {}
+        #: Request -> final answers.
+        self.answered: dict[str, int] = {}
+        self.given: Any = None
+        self.now_us = 0
+        self.planned_at: dict[str, set[str]] = {}
 
     def learn(self, decision: Decision) -> None:
         """Follow a decision, event by event."""
-        given = decision.input
-        if given.type == "request.submit":
-            self.asked.setdefault(given.key, given.data.model_dump())
-        for event in decision.events:
+        self.given, self.now_us = decision.input, decision.time_us
+        looked: set[str] = set()
+        for at, event in enumerate(decision.events):
+            if event["type"] == "lease.stopping" and event["reason"] == "preempted":
+                by = event["by"]
+                if by not in looked:
+                    looked.add(by)
+                    self._look(by, decision.events[at:])
+            if event["type"] == "request.reserved":
+                assert event["request"] in looked, "reserved without an eviction"
+                looked.discard(event["request"])
             follow = getattr(self, "_" + event["type"].replace(".", "_").replace("-", "_"), None)
             if follow is not None:
                 follow(event, decision.time_us)
+        assert not looked, f"Q6: evicted for {looked}, who got no place"
+
+    def _look(self, by: str, events: list[dict[str, Any]]) -> None:
+        rules: dict[str, str] = {}
+        for event in events:
+            if event["type"] == "request.reserved" and event["request"] == by:
+                assert set(rules) == set(event["evicted"])
+                self.evictions.look(by, rules, event["parts"])
+                return
+            if event["type"] == "lease.stopping" and event.get("by") == by:
+                rules[event["lease"]] = event["rule"]
+        raise AssertionError(f"Q6: evicted for {by}, who got no place")
 
     # -- supply -------------------------------------------------------------
 
+    def _pool_applied(self, event: dict[str, Any], _now: int) -> None:
+        self.pools[event["pool"]] = event["labels"]
+
+    def _queue_applied(self, event: dict[str, Any], _now: int) -> None:
+        self.queues[event["queue"]] = event
+        self.evictions.done.clear()
+
     def _node_registered(self, event: dict[str, Any], _now: int) -> None:
-        self.modes.setdefault(event["node"], "online")
-        self.silent.discard(event["node"])
+        known = self.hosts.get(event["node"])
+        mode = "online" if known is None else known.mode
+        self.hosts[event["node"]] = Host(
+            event["pool"], event["cpu_milli"], event["memory_mib"], mode,
+            away=event["pool"] not in self.pools,
+        )  # fmt: skip
 
     def _node_changed(self, event: dict[str, Any], _now: int) -> None:
-        self.modes[event["node"]] = event.get("mode") or self.modes[event["node"]]
-        away = event["state"] in ("silent", "lost", "registering")
-        (self.silent.add if away else self.silent.discard)(event["node"])
+        host = self.hosts[event["node"]]
+        host.mode = event.get("mode") or host.mode
+        host.away = event["state"] in ("silent", "lost", "registering")
 
     def _device_discovered(self, event: dict[str, Any], _now: int) -> None:
-        known = self.health.get(event["device"])
-        assert known in (None, "gone") or self.home[event["device"]] == event["node"], event
-        self.home[event["device"]] = event["node"]
-        if known in (None, "gone"):
-            self.health[event["device"]] = "unknown" if known else "healthy"
+        uuid = event["device"]
+        known = self.cards.get(uuid)
+        assert known is None or known.health == "gone" or known.node == event["node"], event
+        card = Card(
+            event["node"], event["model"], event["memory_mib"], event["mig_enabled"],
+            event["compute_slices"],
+        )  # fmt: skip
+        if known is not None:
+            card.shut = known.shut
+            card.health = "unknown" if known.health == "gone" else known.health
+        self.cards[uuid] = card
 
     def _device_health(self, event: dict[str, Any], _now: int) -> None:
-        self.health[event["device"]] = event["health"]
+        self.cards[event["device"]].health = event["health"]
 
     def _device_quarantined(self, event: dict[str, Any], _now: int) -> None:
-        self.shut.add(event["unit"])
+        self.cards[event["unit"]].shut = True
 
-    _slice_quarantined = _device_quarantined
+    def _slice_quarantined(self, event: dict[str, Any], _now: int) -> None:
+        self.pieces[event["unit"]].shut = True
 
     def _device_cleared(self, event: dict[str, Any], _now: int) -> None:
-        uuid = event["device"]
-        self.shut -= {uuid, *(name for name, of in self.slice_of.items() if of == uuid)}
+        self.cards[event["device"]].shut = False
+        for piece in self.pieces.values():
+            if piece.card == event["device"]:
+                piece.shut = False
 
     def _slice_present(self, event: dict[str, Any], _now: int) -> None:
-        assert event["slice"] not in self.slice_of
-        self.slice_of[event["slice"]] = event["device"]
+        assert event["slice"] not in self.pieces
+        self.pieces[event["slice"]] = Piece(
+            event["device"], event["profile"], event["compute_slices"], event["memory_mib"]
+        )
 
     def _slice_gone(self, event: dict[str, Any], _now: int) -> None:
-        del self.slice_of[event["slice"]]
+        del self.pieces[event["slice"]]
 
-    # -- demand ---------------------------------------------------------------
+    # -- policy ---------------------------------------------------------------
 
     def _quota_applied(self, event: dict[str, Any], _now: int) -> None:
-        self.nominal[event["tenant"]] = event["nominal_gpu_milli"]
+        self.tree.apply(event)
+        self.evictions.done.clear()
+        self._adds_up()
+
+    def _quota_asked(self, event: dict[str, Any], _now: int) -> None:
+        self.asks[event["ask"]] = event
+
+    def _quota_answered(self, event: dict[str, Any], _now: int) -> None:
+        asked = self.asks.pop(event["ask"])
+        assert asked["author"] != event["author"], "two persons sign"
+        if event["approve"]:
+            name = self.tree.holder(asked["tenant"], asked.get("project"))
+            limits = self.tree.nodes[name].limits
+            limits["gpu"] = (asked["nominal_gpu_milli"], *limits["gpu"][1:])
+            self.evictions.done.clear()
+            self._adds_up()
+
+    def _adds_up(self) -> None:
+        """Q3: what is below a quota is never more than it has."""
+        for name, node in self.tree.nodes.items():
+            for resource, limit in node.limits.items():
+                below = sum(self.tree.stated(one, resource) for one in self.tree.children(name))
+                assert below <= limit[0], f"Q3: {name} has {limit[0]} of {resource}, {below} below"
+
+    # -- requests ----------------------------------------------------------------
 
     def _request_rejected(self, event: dict[str, Any], _now: int) -> None:
-        assert event["request"] not in self.over | self.waiting
+        assert event["request"] not in self.over | set(self.asked)
         self.over.add(event["request"])
+
+    def _request_received(self, event: dict[str, Any], now: int) -> None:
+        said = self.given.data
+        assert event["request"] == self.given.key
+        assert event["request"] not in self.over | set(self.asked)
+        queue = self.queues[said.queue]
+        assert not queue.get("tenants") or said.tenant in queue["tenants"], "may not submit"
+        self.arrivals += 1
+        longest = queue.get("max_run_us")
+        online = said.task.type == "online-inference"
+        self.asked[self.given.key] = Asked(
+            self.given.key, said.tenant, said.project, said.queue, said.task.id,
+            said.ask.model_dump(), said.beside.cpu_milli, said.beside.memory_mib, said.priority,
+            said.preemptible, int(online) if said.replicas_min is None else said.replicas_min,
+            longest if said.max_run_s is None else said.max_run_s * _US,
+            (-said.priority, now, self.arrivals),
+        )  # fmt: skip
 
     def _request_queued(self, event: dict[str, Any], _now: int) -> None:
         assert event["request"] not in self.over | self.waiting
@@ -98,54 +189,201 @@ class Naive:
         assert event["request"] not in self.over
         self.over.add(event["request"])
         self.waiting.discard(event["request"])
+        self.plans.pop(event["request"], None)
+        assert self.asked.pop(event["request"]).lease is None
+
+    def _request_reserved(self, event: dict[str, Any], _now: int) -> None:
+        asked = self.asked[event["request"]]
+        self.waiting.discard(asked.id)
+        self.plans.pop(asked.id, None)
+        assert asked.lease is None
+        parts = [(part["node"], unit) for part in event["parts"] for unit in part["units"]]
+        for node, unit in parts:
+            assert self.kept_for(unit) is None, "kept for two"
+            assert not self.promised(node, asked), f"{node} is planned for one before {asked.id}"
+        asked.kept = {unit: node for node, unit in parts}
+        self._charge(asked, event, [unit for _, unit in parts])
+        self._within(asked, running=False)
+
+    def _request_unreserved(self, event: dict[str, Any], _now: int) -> None:
+        asked = self.asked[event["request"]]
+        assert asked.kept
+        assert self._lost(asked), f"C23: {asked.id} is let go for nothing: {event['reason']}"
+        asked.kept, asked.amounts = {}, None
+        self.waiting.add(asked.id)
+
+    def _lost(self, asked: Asked) -> bool:
+        """Say whether something went wrong with a kept place, or with what its quota is."""
+        holder = self.holder(asked)
+        for unit, node in asked.kept.items():
+            piece = self.pieces.get(unit)
+            card = self.cards.get(unit if piece is None else piece.card)
+            if card is None or card.node != node or not self.able(unit):
+                return True
+            if not self.host_fits(node, asked, ended=True):
+                return True
+        for one in self.tree.chain(holder):
+            budget = self.tree.nodes[one].budget
+            if budget is not None and budget.left(self.now_us) < self._longest(asked):
+                return True
+        return any(
+            self.tree.fault(holder, one, self.usage(one)) is not None
+            for one in self.tree.resources(holder)
+            if asked.amounts is not None and asked.amounts.of(one)
+        )
+
+    def _longest(self, asked: Asked) -> int:
+        assert asked.amounts is not None
+        return asked.amounts.milli * max(0, (asked.run_us or 0) - asked.used_us)
+
+    def _request_planned(self, event: dict[str, Any], _now: int) -> None:
+        name = event["request"]
+        self.plans.pop(name, None)
+        self.planned_at.pop(name, None)
+        if event["nodes"]:
+            assert name in self.waiting
+            others = {node for plan in self.plans.values() for node in plan.nodes}
+            assert others.isdisjoint(event["nodes"]), "planned for two"
+            self.plans[name] = Plan(event["nodes"], event["start_us"])
+            self.planned_at[name] = set(self.held)
+
+    # -- leases --------------------------------------------------------------------
 
     def _lease_granted(self, event: dict[str, Any], now: int) -> None:
-        lease, request = event["lease"], event["request"]
+        lease, asked = event["lease"], self.asked[event["request"]]
         assert lease not in self.since, "a lease is granted once"
-        assert request not in self.over
-        self.waiting.discard(request)
-        asked = self.asked[request]
-        tenant, ask = asked["tenant"], asked["ask"]
-        milli = ask.get("gpu_milli", 1000)
+        self.waiting.discard(asked.id)
+        self.plans.pop(asked.id, None)
+        ask = asked.ask
         units = [(part["node"], unit) for part in event["parts"] for unit in part["units"]]
         assert len(units) == ask.get("count", 1) * ask.get("nodes", 1), "all or nothing"
+        reserved = bool(asked.kept)
+        if reserved:
+            assert asked.kept == {unit: node for node, unit in units}, "not what was kept"
+        due_us = event.get("due_us")
+        self.due[lease] = due_us
+        for node in {part["node"] for part in event["parts"]}:
+            assert reserved or self._may_start(node, asked, due_us), f"{node} is planned"
+        milli, mib = ask.get("gpu_milli", 1000), ask.get("memory_mib", 0)
         for node, unit in units:
-            self._may_take(node, unit, milli, mig=ask["mode"] == "mig")
-        self.held[lease] = {unit: milli for _, unit in units}
+            self._may_take(node, unit, asked)
+        asked.kept = {}
+        self._charge(asked, event, [unit for _, unit in units])
+        for part in event["parts"]:
+            assert self.host_fits(part["node"], asked, ended=False), "A2: CPU or memory"
+        asked.lease = lease
+        whole = ask["mode"] == "whole"
+        self.held[lease] = {
+            unit: (milli, self.cards[unit].mib if whole else mib) for _, unit in units
+        }
+        self.where[lease] = {part["node"] for part in event["parts"]}
         self.since[lease] = now
-        self.charged[lease] = (tenant, event["charge_milli"])
-        assert self.usage(tenant) <= self.nominal[tenant], "more than the quota"
+        self._within(asked, running=not reserved)
+        self._spend(asked, now)
 
-    def _may_take(self, node: str, unit: str, milli: int, *, mig: bool) -> None:
-        device = self.slice_of[unit] if mig else unit
-        assert self.home[device] == node
-        assert self.health[device] == "healthy"
-        assert device not in self.shut
-        assert unit not in self.shut
-        assert node not in self.silent
-        assert self.modes[node] == "online"
-        if mig:
+    def _may_start(self, node: str, asked: Asked, due_us: int | None) -> bool:
+        """Back-fill: a planned start is never put off by who is later in line."""
+        for owner, plan in self.plans.items():
+            if node in plan.nodes and owner != asked.id and self.asked[owner].rank < asked.rank:
+                if plan.start_us is None or due_us is None or due_us > plan.start_us:
+                    return False
+        return True
+
+    def _may_take(self, node: str, unit: str, asked: Asked) -> None:
+        piece = self.pieces.get(unit) if asked.ask["mode"] == "mig" else None
+        uuid = unit if piece is None else piece.card
+        assert self.cards[uuid].node == node
+        assert self.able(unit), f"A6: {unit} is out of use"
+        assert self.kept_for(unit) in (None, asked.id), f"{unit} is kept for another"
+        if piece is not None:
             assert not self.holders(unit), "one holder of a slice"
-            assert not self.holders(device), "not sliced and held whole"
+            assert not self.holders(uuid), "not sliced and held whole"
             return
-        assert device not in self.slice_of.values(), "not whole while it is sliced"
-        assert sum(self.holders(unit).values()) + milli <= 1000, "more than the device"
+        there = self.holders(unit).values()
+        milli, mib = asked.ask.get("gpu_milli", 1000), asked.ask.get("memory_mib", 0)
+        assert sum(one for one, _ in there) + milli <= 1000, "A9: more than the device"
+        whole = asked.ask["mode"] == "whole"
+        assert not (whole and there), "A1: whole, and held"
+        assert sum(one for _, one in there) + mib <= self.cards[unit].mib, "A9: memory"
 
-    def holders(self, unit: str) -> dict[str, int]:
-        """Return the leases that hold a unit, and those that it is not clean after."""
-        live = {lease: units[unit] for lease, units in self.held.items() if unit in units}
-        return self.dirty.get(unit, {}) | live
+    def _charge(self, asked: Asked, event: dict[str, Any], units: list[str]) -> None:
+        """Work out what the place counts for, and hold it against what was written."""
+        ask = asked.ask
+        if ask["mode"] == "mig":
+            cards = {self.pieces[unit].card for unit in units}
+            milli = sum(self.slice_milli(unit) for unit in units)
+            mib = sum(self.pieces[unit].mib for unit in units)
+        elif ask["mode"] == "whole":
+            cards = set(units)
+            milli, mib = 1000 * len(units), sum(self.cards[unit].mib for unit in units)
+        else:
+            cards, milli, mib = set(units), ask["gpu_milli"], ask.get("memory_mib", 0)
+        models = {self.cards[uuid].model for uuid in cards} or {""}
+        assert len(models) == 1
+        assert event["charge_milli"] == milli
+        assert event.get("memory_mib", 0) == mib
+        asked.amounts = Amounts(milli, models.pop(), ask.get("profile", ""), len(units), mib)
 
-    def usage(self, tenant: str) -> int:
-        """Return what the tenant is charged now."""
-        return sum(milli for name, milli in self.charged.values() if name == tenant)
+    def _within(self, asked: Asked, *, running: bool) -> None:
+        """Q1-Q3: what is held now can be covered, by who has it or by who lends it."""
+        holder = self.holder(asked)
+        assert asked.amounts is not None
+        for resource in self.tree.resources(holder):
+            if asked.amounts.of(resource):
+                usage = self.usage(resource, leaving=holder if running else None)
+                fault = self.tree.fault(holder, resource, usage)
+                assert fault is None, f"Q1: {fault}, {asked.id}"
+
+    def _spend(self, asked: Asked, now: int) -> None:
+        for one in self.tree.chain(self.holder(asked)):
+            budget = self.tree.nodes[one].budget
+            if budget is not None and asked.lease is not None:
+                budget.counted[asked.lease] = (now, self._longest(asked))
+                assert budget.left(now) >= 0, f"Q1: more GPU time than {one} has"
+
+    def _lease_stopping(self, event: dict[str, Any], _now: int) -> None:
+        self.stopping.add(event["lease"])
+        if event["reason"] == "preempted":
+            self.request_of(event["lease"]).evicted = True
+
+    def _lease_extended(self, event: dict[str, Any], now: int) -> None:
+        lease, asked = event["lease"], self.request_of(event["lease"])
+        before = self.due[lease]
+        assert before is not None
+        assert asked.run_us is not None
+        asked.run_us += event["due_us"] - before
+        longest = self.queues[asked.queue].get("max_run_us")
+        assert longest is None or asked.run_us <= longest
+        self.due[lease] = event["due_us"]
+        for plan in self.plans.values():
+            if self.where[lease] & set(plan.nodes):
+                assert plan.start_us is not None
+                assert event["due_us"] <= plan.start_us, "a planned start is put off"
+        for one in self.tree.chain(self.holder(asked)):
+            budget = self.tree.nodes[one].budget
+            if budget is not None and lease in budget.counted:
+                granted, _ = budget.counted[lease]
+                budget.counted[lease] = (granted, self._longest(asked))
+                assert budget.left(now) >= 0, f"Q1: {lease} is extended beyond {one}'s budget"
 
     def _lease_ended(self, event: dict[str, Any], now: int) -> None:
         lease = event["lease"]
-        assert event["held_us"] == now - self.since[lease]
-        del self.charged[lease]
-        for unit, milli in self.held.pop(lease).items():
-            self.dirty.setdefault(unit, {})[lease] = milli
+        asked = self.request_of(lease)
+        held_us = now - self.since[lease]
+        assert event["held_us"] == held_us
+        assert asked.amounts is not None
+        for node in self.tree.nodes.values():
+            if node.budget is not None and lease in node.budget.counted:
+                granted, _ = node.budget.counted[lease]
+                node.budget.counted[lease] = (granted, asked.amounts.milli * held_us)
+        asked.lease, asked.amounts, asked.evicted = None, None, False
+        asked.used_us += held_us
+        self.stopping.discard(lease)
+        del self.where[lease]
+        for unit, much in self.held.pop(lease).items():
+            self.dirty.setdefault(unit, {})[lease] = much
+
+    # -- orders ---------------------------------------------------------------------
 
     def _order_issued(self, event: dict[str, Any], _now: int) -> None:
         if event["kind"] == "clean":
@@ -154,14 +392,15 @@ class Naive:
     def _cleaned(self, name: str) -> list[str]:
         """Take an order off the list; return its units that are still where it was sent."""
         order = self.cleaning.pop(name, {"units": (), "lease": ""})
-        there = [
-            unit
-            for unit in order["units"]
-            if self.home.get(self.slice_of.get(unit, unit)) == order["node"]
-        ]
+        there = [unit for unit in order["units"] if self._home(unit) == order["node"]]
         for unit in there:
             self.dirty.get(unit, {}).pop(order["lease"], None)
         return there
+
+    def _home(self, unit: str) -> str | None:
+        piece = self.pieces.get(unit)
+        card = self.cards.get(unit if piece is None else piece.card)
+        return None if card is None else card.node
 
     def _order_done(self, event: dict[str, Any], _now: int) -> None:
         self._cleaned(event["order"])
@@ -170,21 +409,56 @@ class Naive:
         self.cleaning.pop(event["order"], None)
 
     def _order_failed(self, event: dict[str, Any], _now: int) -> None:
-        units = self._cleaned(event["order"])
-        assert self.shut.issuperset(units), "what is not proved clean is shut away"
+        for unit in self._cleaned(event["order"]):
+            piece = self.pieces.get(unit)
+            shut = self.cards[unit].shut if piece is None else piece.shut
+            assert shut, "A11: what is not proved clean is shut away"
 
     _order_timed_out = _order_failed
 
     # -- side by side -----------------------------------------------------------
 
     def compare(self, state: State) -> None:
-        """Hold the pencil's sums against the ledger's."""
+        """Hold the pencil's tables against the ledger's."""
         leases = {
             lease.id: {unit for part in lease.parts.values() for unit in part.units}
             for lease in state.leases.values()
         }
         assert leases == {lease: set(units) for lease, units in self.held.items()}
-        for tenant in state.tenants.values():
-            assert tenant.held_milli == self.usage(tenant.name)
-        assert {one.id for one in state.requests.values() if one.state == "queued"} == self.waiting
-        assert not self.over & set(state.requests)
+        queued = {one.id for one in state.requests.values() if one.state == "queued"}
+        assert queued == self.waiting
+        kept = {one.id: set(one.kept) for one in self.asked.values() if one.kept}
+        assert kept == {
+            one.id: {unit for units in one.kept.values() for unit in units}
+            for one in state.requests.values()
+            if one.kept
+        }
+        assert set(state.requests) == set(self.asked)
+        assert set(self.plans) == {one.id for one in state.requests.values() if one.plan}
+        for owner, plan in self.plans.items():
+            self._plan_stands(owner, plan)
+
+    def _plan_stands(self, owner: str, plan: Plan) -> None:
+        """V1: nodes are promised only as long as they can keep the promise."""
+        asked = self.asked[owner]
+        for node in plan.nodes:
+            able = [
+                uuid
+                for kind in self.kinds(asked)
+                for uuid in self.of_kind(kind).get(node, ())
+                if self.able(uuid)
+            ]
+            assert len(able) >= asked.ask.get("count", 1), f"V1: {node} cannot serve {owner} any more"
+
+    def compare_room(self, state: State) -> None:
+        """Hold what every quota may still hold against what the ledger says (Q1-Q3)."""
+        for name in self.tree.nodes:
+            for resource in self.tree.resources(name):
+                usage = self.usage(resource)
+                room = available(state, name, resource)
+                assert room is not None
+                for more in {1, 500, 1000, max(1, room), max(1, room + 1)}:
+                    trial = usage.copy()
+                    trial[name] += more
+                    fits = self.tree.fault(name, resource, trial) is None
+                    assert fits == (more <= room), f"{name} {resource}: {room}, {more} fits: {fits}"

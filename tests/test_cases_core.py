@@ -34,7 +34,7 @@ def free(cell: CoreDriver) -> list[str]:
 
 def held(cell: CoreDriver, tenant: str = "t") -> int:
     """Return what the tenant is charged."""
-    return cell.state.tenants[tenant].held_milli
+    return cell.state.quotas[tenant].used.get("gpu", 0)
 
 
 def _four_with_two_leased() -> CoreDriver:

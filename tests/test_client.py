@@ -58,7 +58,7 @@ async def test_the_whole_conversation(site: Site) -> None:
     other = client_of(site, "/team/b")
     refused = await other.release(f"{TEAM}#first/1")
     assert (refused.answer, refused.code) == ("refused", "not_owner")
-    quota = QuotaApply(tenant="t", nominal_gpu_milli=1000, **OPERATOR)
+    quota = QuotaApply(tenant="t", nominal_gpu_milli=1000, author="op", reason="x")
     assert (await other.ask(quota)).answer == "applied"
 
 

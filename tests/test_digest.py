@@ -30,6 +30,11 @@ def cell() -> CoreDriver:
     cell.node("n1", [device("GPU-a")], agent="/other")
     cell.reclaim(cell.lease("share").id)
     cell.silent("n2")
+    asked = {"tenant": "t", "nominal_gpu_milli": 2_000_000, "author": "lead", "reason": "growth"}
+    cell.feed("quota.ask", asked, source="/team")
+    ask = {"mode": "whole", "count": 2}
+    template = {"template": "eval", "task_type": "evaluation", "defaults": {"ask": ask}}
+    cell.feed("template.apply", template | {"author": "lead", "reason": "test"}, source="/team")
     return cell
 
 
@@ -60,7 +65,7 @@ def test_a_loaded_fold_can_decide(cell: CoreDriver) -> None:
 def test_a_digest_is_of_the_content(cell: CoreDriver) -> None:
     """Any change of any table is another digest; the order of making is not."""
     seen = {cell.digest()}
-    for name in ("pools", "queues", "tenants", "nodes", "devices", "requests", "leases", "orders"):
+    for name in ("pools", "queues", "quotas", "nodes", "devices", "requests", "leases", "orders"):
         state = load_fold(save_fold(cell.fold)).cells["c"]
         table = getattr(state, name)
         if len(table) > 1:

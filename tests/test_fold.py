@@ -188,7 +188,7 @@ def test_cells_of_a_partition_keep_apart(cell: CoreDriver) -> None:
     events = [applied | {"author": "a", "reason": ""}]
     record = following(cell, cell="other", events=events, time_us=1)
     assert "effective" == fold.apply(len(cell.records), orjson.dumps(record))[0]
-    assert 5 == fold.cells["other"].tenants["t"].nominal_milli
+    assert 5 == fold.cells["other"].quotas["t"].limits["gpu"].nominal
     assert cell.digest() == digest({"c": fold.cells["c"]})
 
 

@@ -166,7 +166,7 @@ def _silent_since(state: State) -> None:
 
 
 def _quota(state: State) -> None:
-    state.tenants["t"].held_milli -= 1
+    state.quotas["t"].used["gpu"] -= 1
 
 
 def _from_the_future(state: State) -> None:

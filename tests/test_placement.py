@@ -140,7 +140,7 @@ def test_a_node_without_devices_serves_cpu_only_tasks() -> None:
         assert "granted" == cell.submit(name, whole(0), beside=beside).code
         assert {node: []} == places(cell, name)
     assert "no_beside" == cell.submit("three", whole(0), beside=beside).numbers["reason"]
-    assert 0 == cell.state.tenants["t"].held_milli
+    assert 0 == cell.state.quotas["t"].used.get("gpu", 0)
     cell.release(cell.lease("one").id)
     assert {"bare": []} == places(cell, "three")
     cell.node_set("bare", "draining")
@@ -190,7 +190,7 @@ def test_slices_are_charged_by_their_part() -> None:
     slices = [mig_slice(f"MIG-{at}", at, at) for at in (2, 0, 1)]
     cell.node("n1", [device("GPU-m", mig_enabled=True, compute_slices=7, slices=slices)])
     cell.submit("two", {"mode": "mig", "profile": "1g.10gb", "count": 2})
-    assert 286 == cell.state.tenants["t"].held_milli
+    assert 286 == cell.state.quotas["t"].used.get("gpu", 0)
     units = places(cell, "two")["n1"]
     assert ["MIG-0", "MIG-1"] == [cell.state.slices[unit].mig_uuid for unit in units]
     answer = cell.submit("more", {"mode": "mig", "profile": "1g.10gb", "count": 2})

@@ -262,15 +262,16 @@ def _cell_text(one: State) -> str:
     """Return a cell for people: supply, tenants, what waits, what a person should look at."""
     from ledger.wording import time_text
 
-    tenants = [
+    quotas = [
         [
-            tenant.name,
-            str(tenant.held_milli),
-            str(tenant.nominal_milli),
-            str(sum(1 for each in one.leases.values() if each.tenant == tenant.name)),
-            str(_waiting(one, tenant=tenant.name)),
+            quota.name,
+            quota.parent or "",
+            str(quota.used.get("gpu", 0)),
+            str(quota.limits["gpu"].nominal),
+            str(sum(1 for each in one.leases.values() if each.tenant == quota.name)),
+            str(_waiting(one, tenant=quota.name)),
         ]
-        for tenant in one.tenants.values()
+        for quota in one.quotas.values()
     ]
     queues = [
         [queue.name, queue.ordering, str(_waiting(one, queue=queue.name))]
@@ -282,7 +283,7 @@ def _cell_text(one: State) -> str:
     ]
     sections = (
         (["node", "pool", "state", "devices", "which are"], _node_rows(one)),
-        (["tenant", "held_milli", "quota_milli", "leases", "waiting"], tenants),
+        (["quota", "below", "held_milli", "nominal_milli", "leases", "waiting"], quotas),
         (["queue", "ordering", "waiting"], queues),
         (["lease", "tenant", "state", "since", "units"], leases),
     )
@@ -331,6 +332,6 @@ def _units(parts: dict[str, Any]) -> str:
 def _waiting(one: State, *, tenant: str | None = None, queue: str | None = None) -> int:
     return sum(
         len(shape.line)
-        for (of, line, _), shape in one.index.waiting.shapes.items()
-        if tenant in (None, of) and queue in (None, line)
+        for key, shape in one.index.waiting.shapes.items()
+        if tenant in (None, key.holder) and queue in (None, key.queue)
     )

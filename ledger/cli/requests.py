@@ -34,6 +34,14 @@ def register(app: typer.Typer) -> None:
     command(app, "cancel")(cancel)
     command(app, "release")(release)
     command(app, "watch")(watch)
+    leases = typer.Typer(help="Leases.", no_args_is_help=True, rich_markup_mode=None)
+    command(leases, "extend")(extend)
+    leases.callback()(_nothing)
+    app.add_typer(leases, name="lease")
+
+
+def _nothing() -> None:
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,15 @@ class Asked:
         typer.Option("--expected-run-s", "--expected-run", help="how long it should take"),
     ] = None
     retries: Annotated[int | None, typer.Option(help="tries after an interruption [0]")] = None
+    replicas_min: Annotated[
+        int | None, typer.Option(help="replicas of the task that an eviction leaves")
+    ] = None
+    recovery: Annotated[str | None, typer.Option(help="when evicted: requeue or end")] = None
+    template: Annotated[str | None, typer.Option(help="template [the task type's]")] = None
+    checkpoint: Annotated[str | None, typer.Option(help="where the checkpoint is")] = None
+    rollback: Annotated[str | None, typer.Option(help="model or version to go back to")] = None
+    image: Annotated[str | None, typer.Option(help="image, for the record")] = None
+    environment: Annotated[str | None, typer.Option(help="runtime, for the record")] = None
 
     def plain(self) -> dict[str, Any]:
         """Return what was given, as the request has it; raise `Usage` for two modes at once."""
@@ -99,6 +116,13 @@ class Asked:
                 "max_run_s": self.max_run_s,
                 "expected_run_s": self.expected_run_s,
                 "retries": self.retries,
+                "replicas_min": self.replicas_min,
+                "recovery": self.recovery,
+                "template": self.template,
+                "checkpoint": self.checkpoint,
+                "rollback": self.rollback,
+                "image": self.image,
+                "environment": self.environment,
             }
         )
 
@@ -172,11 +196,11 @@ def _request(options: dict[str, Any], event_id: str, file: Path | None) -> Reque
     from schemas.strict_json import JsonFault, loads_strict
 
     if file is None:
-        missing = [f"--{name}" for name in ("tenant", "queue") if name not in options]
-        if missing:
-            raise Usage(f"{' and '.join(missing)} must be given (or --file)")
+        if "tenant" not in options:
+            raise Usage("--tenant must be given (or --file)")
         options.setdefault("task", {}).setdefault("id", event_id)
-        options.setdefault("ask", {}).setdefault("mode", "whole")
+        if "ask" in options:
+            options["ask"].setdefault("mode", "whole")
         return RequestSubmit.model_validate_json(orjson.dumps(options))
     if options:
         raise Usage(f"--file holds the whole request; leave out --{next(iter(options))}")
@@ -231,8 +255,7 @@ async def release(
     from schemas.requests import LeaseReclaim, LeaseRelease
 
     operator.checked()
-    if "/" not in lease.rpartition("#")[2]:
-        raise Usage(f"{lease!r} names a request; a lease is named with its attempt: {lease}/1")
+    _lease(lease)
     async with session.open(write=True) as log:
         client = speaker.client(session, log)
         name = _whole(client, lease)
@@ -244,6 +267,29 @@ async def release(
             else LeaseRelease(lease=name, how="failed" if failed else "completed")
         )
         say(session, await client.ask(data, timeout_s=speaker.limit_s))
+
+
+async def extend(
+    session: Session,
+    lease: Annotated[str, typer.Argument(help="lease: ID/ATTEMPT, or SOURCE#ID/ATTEMPT")],
+    speaker: Speaker,
+    *,
+    more_s: Annotated[int, typer.Option("--more-s", "--more", help="seconds more to run")],
+) -> None:
+    """Let your own lease run longer. Exit 1 when the queue, template or quota says no."""
+    from schemas.requests import LeaseExtend
+
+    async with session.open(write=True) as log:
+        client = speaker.client(session, log)
+        data = LeaseExtend(lease=_whole(client, _lease(lease)), more_s=more_s)
+        say(session, await client.ask(data, timeout_s=speaker.limit_s))
+
+
+def _lease(name: str) -> str:
+    """Return the name of a lease; raise `Usage` for that of a request."""
+    if "/" not in name.rpartition("#")[2]:
+        raise Usage(f"{name!r} names a request; a lease is named with its attempt: {name}/1")
+    return name
 
 
 async def watch(
@@ -329,6 +375,9 @@ def _next(reply: Reply) -> str:
 _HINTS = {
     "unknown_cell": "Is --cell right? gpuledger pool apply makes a cell",
     "unknown_tenant": "Is --tenant right? gpuledger quota apply makes a tenant; ask with a new id",
+    "unknown_template": "Is --template right? gpuledger template apply makes a template",
+    "template_requires": "Say it, and ask with a new id",
+    "template_forbids": "Ask for less, or name another --template, with a new id",
     "unknown_queue": "Is --queue right? gpuledger queue apply makes a queue; ask with a new id",
     "unknown_lease": "A lease is SOURCE#ID/ATTEMPT: gpuledger state lists them; is --source right?",
     "unknown_request": "A request is SOURCE#ID: gpuledger state lists them; is --source right?",

@@ -120,16 +120,19 @@ async def up(
     ] = None,
     faults: Annotated[Path | None, typer.Option(help="what goes wrong with them, and when")] = None,
     speed: Annotated[float, typer.Option(help="tasks run so many times faster")] = 1.0,
+    site: Annotated[
+        Path | None, typer.Option(help="policy to put in force first (gpuledger apply)")
+    ] = None,
 ) -> None:
     """Run a whole site in this process: worker and simulated nodes. Ctrl-C ends it.
 
     Topics are made when they are missing. In an empty ledger a starter policy is
     set: the pools of the fleet, a queue 'default' (best effort) and a tenant
-    'demo' that may hold everything.
+    'demo' that may hold everything; with --site that file instead.
     """
     from ledger.cli.site import run
 
-    await run(session, _settings(session, log_level="warning"), fleet, faults, speed)
+    await run(session, _settings(session, log_level="warning"), fleet, faults, speed, site)
 
 
 def worker(

@@ -10,6 +10,7 @@ from collectors.agent import Agent, AgentOptions
 from collectors.faults import FaultPlan, check_nodes, read_faults
 from collectors.fleet import DeviceGroup, Fleet, NodeGroup, SliceSpec, read_fleet
 from ledger.cli.common import DEFAULT_CELL, DEFAULT_PREFIX, Usage
+from ledger.cli.policy_apply import apply_site
 from ledger.log.topics import apply
 from ledger.wire import full_name, input_entry
 
@@ -65,10 +66,16 @@ FLEET = Fleet(
 
 
 async def run(
-    session: Session, settings: Settings, fleet: Path | None, faults: Path | None, speed: float
+    session: Session,
+    settings: Settings,
+    fleet: Path | None,
+    faults: Path | None,
+    speed: float,
+    site: Path | None = None,
 ) -> None:
     """Serve the session's log and play its nodes until SIGINT or SIGTERM.
 
+    ``site`` is a file of policy to put in force first, instead of the starter policy.
     Raise `Usage` for files that are not what they should be, the log's errors,
     and what a worker raises.
     """
@@ -77,7 +84,12 @@ async def run(
     async with session.open(write=True) as log:
         on_kafka = session.url.startswith("kafka:")
         await apply(log, session.prefix, None if on_kafka else 1)
-        seeded = await _seed(log, session.prefix, described)
+        if site is None:
+            seeded = await _seed(log, session.prefix, described)
+        else:
+            seeded = False
+            changed = await apply_site(session, log, described.cell, site)
+            session.note(f"{site}: {changed} records to put in force")
         options = AgentOptions(prefix=session.prefix, speed=speed)
         agent = Agent(log, described.cell, described.specs(), plan=plan, options=options)
         _say(session, described, seeded=seeded)

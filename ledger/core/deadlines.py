@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from ledger.core.state import NO_POOL
 
 if TYPE_CHECKING:
-    from ledger.core.state import State
+    from ledger.core.state import Lease, State
 
-__all__ = ["Deadline", "Deadlines", "due_time"]
+__all__ = ["Deadline", "Deadlines", "due_time", "expected_end"]
 
-#: (due µs, kind, id). Kinds: ``node`` lost, ``order`` timed out, ``run`` and ``wait`` limits.
+#: (due µs, kind, id). Kinds: ``node`` lost, ``order`` timed out, ``run`` and
+#: ``wait`` limits, ``remind`` and ``idle`` of leases that are not used,
+#: ``budget`` of a period that ends.
 Deadline = tuple[int, str, str]
 
 _SLACK = 1024
@@ -32,9 +34,16 @@ def due_time(state: State, kind: str, name: str) -> int | None:
     if kind == "run":
         lease = state.leases.get(name)
         return lease.due_us if lease and lease.state != "stopping" else None
+    if kind in ("remind", "idle"):
+        return _idle_due(state, kind, name)
     if kind == "order":
         order = state.orders.get(name)
         return order.due_us if order else None
+    if kind == "budget":
+        quota = state.quotas[name]
+        if quota.period_us is None or not quota.spent_milli_us:
+            return None
+        return (quota.spent_period + 1) * quota.period_us
     node = state.nodes[name]
     pool = state.pools.get(node.pool, NO_POOL)
     if node.state != "silent" or node.silent_since_us is None:
@@ -42,23 +51,71 @@ def due_time(state: State, kind: str, name: str) -> int | None:
     return node.silent_since_us + pool.silent_grace_us
 
 
-class Deadlines:
-    """A heap of what falls due."""
+def _idle_due(state: State, kind: str, name: str) -> int | None:
+    """An idle lease is reminded once, and reclaimed while it stays idle."""
+    lease = state.leases.get(name)
+    if lease is None or lease.idle_since_us is None or lease.state == "stopping":
+        return None
+    queue = state.queues[state.requests[lease.request].queue]
+    if kind == "remind":
+        wait = None if lease.reminded else queue.idle_remind_us
+    else:
+        wait = queue.idle_reclaim_us
+    return None if wait is None else lease.idle_since_us + wait
 
-    __slots__ = ("_heap",)
+
+def expected_end(state: State, lease: Lease) -> int | None:
+    """Return when the lease should end: its longest run, or sooner if its request expects so."""
+    request = state.requests[lease.request]
+    if request.expected_run_us is None:
+        return lease.due_us
+    expected = lease.granted_us + max(0, request.expected_run_us - request.used_us)
+    return expected if lease.due_us is None else min(expected, lease.due_us)
+
+
+class Deadlines:
+    """A heap of what falls due, and one of when leases should end, which fires nothing."""
+
+    __slots__ = ("_ends", "_heap")
 
     def __init__(self) -> None:
         """Start empty."""
         self._heap: list[Deadline] = []
+        self._ends: list[tuple[int, str]] = []
 
     def push(self, state: State, due_us: int | None, kind: str, name: str) -> None:
         """Remember a due time; None is no deadline."""
+        if kind == "run":
+            self._push_end(state, name)
         if due_us is None:
             return
         heappush(self._heap, (due_us, kind, name))
         live = len(state.requests) + len(state.leases) + len(state.orders) + len(state.nodes)
         if len(self._heap) > _SLACK + 4 * live:
             self.rebuild(state)
+
+    def _push_end(self, state: State, name: str) -> None:
+        end_us = expected_end(state, state.leases[name])
+        if end_us is not None:
+            heappush(self._ends, (end_us, name))
+            if len(self._ends) > _SLACK + 4 * len(state.leases):
+                self._rebuild_ends(state)
+
+    def next_ends(self, state: State, most: int) -> list[tuple[int, str]]:
+        """Return the ``most`` leases that should end soonest, and when, soonest first."""
+        found: list[tuple[int, str]] = []
+        while self._ends and len(found) < most:
+            entry = heappop(self._ends)
+            lease = state.leases.get(entry[1])
+            if (
+                lease is not None
+                and expected_end(state, lease) == entry[0]
+                and found[-1:] != [entry]
+            ):
+                found.append(entry)
+        for entry in found:
+            heappush(self._ends, entry)
+        return found
 
     def pop_due(self, state: State, now_us: int) -> Deadline | None:
         """Return the next deadline that is due at ``now_us`` and still stands."""
@@ -88,10 +145,17 @@ class Deadlines:
         """Make the heap from the state alone."""
         named = (
             [("wait", name) for name in state.requests]
-            + [("run", name) for name in state.leases]
+            + [(kind, name) for name in state.leases for kind in ("run", "remind", "idle")]
             + [("order", name) for name in state.orders]
             + [("node", name) for name in state.nodes]
+            + [("budget", name) for name in state.quotas]
         )
         found = [(due_time(state, kind, name), kind, name) for kind, name in named]
         self._heap = [(due, kind, name) for due, kind, name in found if due is not None]
         heapify(self._heap)
+        self._rebuild_ends(state)
+
+    def _rebuild_ends(self, state: State) -> None:
+        ends = [(expected_end(state, lease), name) for name, lease in state.leases.items()]
+        self._ends = [(end_us, name) for end_us, name in ends if end_us is not None]
+        heapify(self._ends)

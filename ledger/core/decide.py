@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.core.decide_orders import ORDERS
 from ledger.core.decide_policy import POLICY
+from ledger.core.decide_quota import QUOTAS
 from ledger.core.decide_requests import REQUESTS
 from ledger.core.decide_supply import OBSERVATIONS
+from ledger.core.decide_templates import TEMPLATES
 from ledger.core.due import fire
 from ledger.core.evolve import settle
 from ledger.core.schedule import run_pass
@@ -30,12 +32,16 @@ __all__ = ["CREATES_CELL", "Decision", "decide", "to_record"]
 
 #: What may speak of a cell that does not exist yet: policy, and nodes that report
 #: before there is any (they are *registering* until their pool is applied, C35).
-CREATES_CELL = frozenset({"pool.apply", "quota.apply", "queue.apply", "node.inventory"})
+CREATES_CELL = frozenset(
+    {"pool.apply", "quota.apply", "queue.apply", "template.apply", "node.inventory"}
+)
 
 #: Codes that, without an event, leave no record: deciding again changes nothing.
 _SILENT = frozenset({"unchanged", "observed", "duplicate"})
 
-_RULES: dict[str, Callable[[Turn, Input], Answer]] = REQUESTS | POLICY | OBSERVATIONS | ORDERS
+_RULES: dict[str, Callable[[Turn, Input], Answer]] = (
+    REQUESTS | POLICY | QUOTAS | TEMPLATES | OBSERVATIONS | ORDERS
+)
 
 
 @dataclass(frozen=True, slots=True)

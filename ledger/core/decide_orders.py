@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ledger.core.state import Lease, Order, State
     from ledger.core.turn import Answer, Input, Turn
-    from schemas.observations import OrderDone, OrderFailed, TaskEnded, TaskStarted
+    from schemas.observations import OrderDone, OrderFailed, TaskEnded, TaskStarted, TaskUse
 
 __all__ = ["ORDERS", "fenced"]
 
@@ -88,6 +88,22 @@ def _ended(turn: Turn, given: Input) -> Answer:
     return "observed", {}
 
 
+def _use(turn: Turn, given: Input) -> Answer:
+    """Idle begins and ends on what a node says, never on a missing reading (DESIGN 1.10)."""
+    lease = _lease_here(turn, given)
+    if isinstance(lease, tuple):
+        return lease
+    fact: TaskUse = given.data
+    if fact.idle == (lease.idle_since_us is not None):
+        return "unchanged", {}
+    event: dict[str, Any] = {"type": "lease.idle", "lease": lease.id}
+    if fact.idle:
+        since_us = max(lease.granted_us, turn.now_us - fact.idle_s * 1_000_000)
+        event["since_us"] = since_us
+    turn.emit(event)
+    return "observed", {}
+
+
 def _order_here(turn: Turn, given: Input) -> Order | Answer:
     refusal = _by_agent(turn.state, given)
     if refusal is not None:
@@ -118,7 +134,9 @@ def _done(turn: Turn, given: Input) -> Answer:
         turn.end_part(lease, order.node, "stopped", took_us=fact.took_us)
         turn.end_if_over(lease, "cancelled")
         return "observed", {}
-    event: dict[str, Any] = {"type": "order.done", "order": order.id}
+    # Its cleaning was ordered when the lease ended: this is how long the reclaim took.
+    clean_us = turn.now_us - order.issued_us
+    event: dict[str, Any] = {"type": "order.done", "order": order.id, "clean_us": clean_us}
     if fact.took_us is not None:
         event["took_us"] = fact.took_us
     if fact.evidence:
@@ -153,6 +171,7 @@ def _failed(turn: Turn, given: Input) -> Answer:
 ORDERS: dict[str, Callable[[Turn, Input], Answer]] = {
     "task.started": _started,
     "task.ended": _ended,
+    "task.use": _use,
     "order.done": _done,
     "order.failed": _failed,
 }

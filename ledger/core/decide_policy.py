@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         NodeSet,
         PoolApply,
         QueueApply,
-        QuotaApply,
     )
 
 __all__ = ["POLICY"]
@@ -49,35 +48,32 @@ def _pool(turn: Turn, given: Input) -> Answer:
 
 def _queue(turn: Turn, given: Input) -> Answer:
     asked: QueueApply = given.data
-    wait = asked.max_wait_s
+    more = {
+        "tenants": list(asked.tenants),
+        "max_run_us": _us(asked.max_run_s),
+        "fair_share": asked.fair_share,
+        "preemption": asked.preemption,
+        "reclaim": asked.reclaim,
+        "idle_remind_us": _us(asked.idle_remind_s),
+        "idle_reclaim_us": _us(asked.idle_reclaim_s),
+    }
     turn.emit(
         {
             "type": "queue.applied",
             "queue": asked.queue,
             "ordering": asked.ordering,
             "max_gpus": asked.max_gpus,
-            "max_wait_us": None if wait is None else wait * _US,
+            "max_wait_us": _us(asked.max_wait_s),
             "author": asked.author,
             "reason": asked.reason,
         }
+        | {name: value for name, value in more.items() if value not in (None, False, [])}
     )
     return "applied", {}
 
 
-def _quota(turn: Turn, given: Input) -> Answer:
-    """A lowered quota grants nothing new and takes nothing away (Q1)."""
-    asked: QuotaApply = given.data
-    turn.emit(
-        {
-            "type": "quota.applied",
-            "tenant": asked.tenant,
-            "nominal_gpu_milli": asked.nominal_gpu_milli,
-            "author": asked.author,
-            "reason": asked.reason,
-        }
-    )
-    held = turn.state.tenants[asked.tenant].held_milli
-    return "applied", {"held_milli": held, "nominal_milli": asked.nominal_gpu_milli}
+def _us(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * _US
 
 
 def _node(turn: Turn, given: Input) -> Answer:
@@ -140,7 +136,6 @@ def _reclaim(turn: Turn, given: Input) -> Answer:
 POLICY: dict[str, Callable[[Turn, Input], Answer]] = {
     "pool.apply": _pool,
     "queue.apply": _queue,
-    "quota.apply": _quota,
     "node.set": _node,
     "device.clear": _clear,
     "lease.reclaim": _reclaim,

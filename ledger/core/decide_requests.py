@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.core.asking import Asker
+from ledger.core.estimate import expectation
 from ledger.core.placement import Placement, charge_of
-from ledger.core.schedule import examine, grant, reason_to_wait
+from ledger.core.quota import GPU, budget_left, chain, holder_of, most_ever
+from ledger.core.schedule import examine, grant, make_room, reason_to_wait
 from ledger.core.state import WHOLE_MILLI, Need, need_to_plain
+from ledger.core.templates import filled, longest_run_us, refused
 from ledger.core.turn import INTERRUPTIONS
+from ledger.core.waiting import ShapeKey, run_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ledger.core.state import State
     from ledger.core.turn import Answer, Input, Numbers, Turn
-    from schemas.requests import LeaseRelease, RequestCancel, RequestSubmit
+    from schemas.requests import LeaseExtend, LeaseRelease, RequestCancel, RequestSubmit
 
-__all__ = ["REQUESTS", "lease_past", "need_of"]
+__all__ = ["REQUESTS", "asker_for", "lease_past", "need_of"]
 
 _US = 1_000_000
 
@@ -36,23 +41,23 @@ def need_of(asked: RequestSubmit) -> Need:
 
 
 def _submit(turn: Turn, given: Input) -> Answer:
-    asked: RequestSubmit = given.data
+    state = turn.state
+    asked = filled(state, given.data)
     need = need_of(asked)
-    refusal = _never(turn.state, asked, need)
+    refusal = _never(state, given.data, asked, need)
     if refusal is not None:
         return _reject(turn, given, refusal)
-    rank = (-asked.priority, turn.now_us, turn.state.arrivals + 1)
+    asker = asker_for(state, asked, need, given.key, turn.now_us)
     # While a pass is cut somebody in line may be entitled to what is free: get in line.
-    cut = turn.state.pass_cut
-    found = "behind_in_queue" if cut else examine(turn.state, asked.tenant, asked.queue, need, rank)
+    found = "behind_in_queue" if state.pass_cut else examine(state, asker, turn.now_us)
     if isinstance(found, Placement):
-        _receive(turn, given, need)
-        grant(turn, turn.state.requests[given.key], found)
+        _receive(turn, given, asked, need)
+        grant(turn, state.requests[given.key], found)
         return "granted", {}
-    short = reason_to_wait(turn.state, asked.tenant, need, found)
-    if asked.max_wait_s == 0 or turn.state.queues[asked.queue].max_wait_us == 0:
+    short = reason_to_wait(state, asker.key, found, turn.now_us)
+    if asked.max_wait_s == 0 or state.queues[asked.queue].max_wait_us == 0:
         return _reject(turn, given, (short.code, short.numbers))
-    _receive(turn, given, need)
+    _receive(turn, given, asked, need)
     turn.emit(
         {
             "type": "request.queued",
@@ -60,26 +65,59 @@ def _submit(turn: Turn, given: Input) -> Answer:
             "code": short.code,
             "numbers": short.numbers,
             "again": False,
+            **expectation(state, asker, turn.now_us),
         }
     )
+    if not state.pass_cut and make_room(turn, asker, found):
+        return "reserved", {"reason": short.code, **short.numbers}
     return "queued", {"reason": short.code, **short.numbers}
 
 
-def _never(state: State, asked: RequestSubmit, need: Need) -> Answer | None:
-    """Say why the request could never run as things stand; the first rule in order of codes."""
-    tenant = state.tenants.get(asked.tenant)
-    if tenant is None:
+def asker_for(state: State, asked: RequestSubmit, need: Need, name: str, now_us: int) -> Asker:
+    """Return the submission as one that asks now, as its request would once it is received."""
+    holder = holder_of(state, asked.tenant, asked.project)
+    run_us = run_limit(state, holder, asked.queue, _longest(state, asked))
+    key = ShapeKey(holder, asked.queue, need, run_us)
+    return Asker(key, (-asked.priority, now_us, state.arrivals + 1), name)
+
+
+def _longest(state: State, asked: RequestSubmit) -> int | None:
+    """Return the longest run of the request: its own, else its queue's."""
+    own = _us(asked.max_run_s)
+    return state.queues[asked.queue].max_run_us if own is None else own
+
+
+def _never(state: State, said: RequestSubmit, asked: RequestSubmit, need: Need) -> Answer | None:
+    """Say why the request could never run as things stand; the first rule in order of codes.
+
+    ``asked`` is the request ``said`` with what its template fills in.
+    """
+    if asked.tenant not in state.quotas:
         return "unknown_tenant", {"tenant": asked.tenant}
+    if said.template is not None and said.template not in state.templates:
+        return "unknown_template", {"template": said.template}
     queue = state.queues.get(asked.queue)
     if queue is None:
         return "unknown_queue", {"queue": asked.queue}
     if need.pool is not None and need.pool not in state.pools:
         return "unknown_pool", {"pool": need.pool}
+    if queue.tenants and asked.tenant not in queue.tenants:
+        return "not_admitted", {"tenant": asked.tenant, "queue": queue.name}
     charge = charge_of(state, need)
+    refusal = refused(state, said, asked, charge)
+    if refusal is not None:
+        return refusal
     if queue.max_gpus is not None and charge > queue.max_gpus * WHOLE_MILLI:
         return "exceeds_queue_limit", {"asked_milli": charge, "max_gpus": queue.max_gpus}
-    if charge > tenant.nominal_milli:
-        return "exceeds_quota", {"asked_milli": charge, "nominal_milli": tenant.nominal_milli}
+    holder = holder_of(state, asked.tenant, asked.project)
+    most = most_ever(state, holder, GPU)
+    if most is not None and charge > most:
+        return "exceeds_quota", {"asked_milli": charge, "nominal_milli": most}
+    longest = _longest(state, asked)
+    if queue.max_run_us is not None and longest is not None and longest > queue.max_run_us:
+        return "exceeds_max_run", {"max_run_us": longest, "queue_max_run_us": queue.max_run_us}
+    if longest is None and state.quotas[holder].budgeted:
+        return "needs_max_run", {"quota": holder}
     return None
 
 
@@ -97,8 +135,7 @@ def _reject(turn: Turn, given: Input, refusal: Answer) -> Answer:
     return code, numbers
 
 
-def _receive(turn: Turn, given: Input, need: Need) -> None:
-    asked: RequestSubmit = given.data
+def _receive(turn: Turn, given: Input, asked: RequestSubmit, need: Need) -> None:
     queue = turn.state.queues[asked.queue]
     waits = [limit for limit in (_us(asked.max_wait_s), queue.max_wait_us) if limit is not None]
     event = {
@@ -115,12 +152,30 @@ def _receive(turn: Turn, given: Input, need: Need) -> None:
         "priority": asked.priority,
         "preemptible": asked.preemptible,
         "wait_due_us": turn.now_us + min(waits) if waits else None,
-        "max_run_us": _us(asked.max_run_s),
+        "max_run_us": _longest(turn.state, asked),
         "expected_run_us": _us(asked.expected_run_s),
         "retries": asked.retries,
+        "replicas_min": _replicas_min(asked),
+        "recovery": asked.recovery or _RECOVERY.get(asked.task.type),
+        "template": asked.template,
+        "checkpoint": asked.checkpoint,
+        "rollback": asked.rollback,
+        "image": asked.image,
+        "environment": asked.environment,
     }
     # What stands at its default is left out: a ledger keeps these bytes for ever.
     turn.emit(event | {name: value for name, value in more.items() if value})
+
+
+#: What becomes of an evicted task by its type; all others are queued again.
+_RECOVERY = {"evaluation": "end", "interactive": "end"}
+
+
+def _replicas_min(asked: RequestSubmit) -> int:
+    """An online service keeps its last replica unless it says otherwise."""
+    if asked.replicas_min is not None:
+        return asked.replicas_min
+    return 1 if asked.task.type == "online-inference" else 0
 
 
 def _us(seconds: int | None) -> int | None:
@@ -140,7 +195,7 @@ def _cancel(turn: Turn, given: Input) -> Answer:
         return "already_ended", {"how": entry[3]}
     if not _owns(given, request.id):
         return "not_owner", {"source": given.source}
-    if request.state == "queued":
+    if request.state in ("queued", "reserved"):
         turn.emit({"type": "request.ended", "request": request.id, "how": "cancelled"})
         return "cancelled", {}
     lease = state.leases[request.lease or ""]
@@ -163,6 +218,41 @@ def _release(turn: Turn, given: Input) -> Answer:
     interrupted = lease.reason in INTERRUPTIONS
     turn.end_lease(lease, asked.how if interrupted else lease.reason or asked.how)
     return "released", {}
+
+
+def _extend(turn: Turn, given: Input) -> Answer:
+    """Lengthen one's own lease, if nobody was promised its place before the new end."""
+    asked: LeaseExtend = given.data
+    state = turn.state
+    lease = state.leases.get(asked.lease)
+    if lease is None:
+        past = lease_past(state, asked.lease)
+        return ("already_released", past) if past is not None else _no_lease(asked.lease)
+    if not _owns(given, lease.request):
+        return "not_owner", {"source": given.source}
+    if lease.state == "stopping":
+        return "stopping", {"reason": lease.reason}
+    request = state.requests[lease.request]
+    if lease.due_us is None or request.max_run_us is None:
+        return "unchanged", {}
+    most = longest_run_us(state, request)
+    longest = request.max_run_us + asked.more_s * _US
+    if most is not None and longest > most:
+        return "exceeds_max_run", {"max_run_us": longest, "queue_max_run_us": most}
+    holder = holder_of(state, request.tenant, request.project)
+    for quota in chain(state, holder):
+        left = budget_left(quota, turn.now_us)
+        more = lease.charge_milli * asked.more_s * _US
+        if left is not None and more > left:
+            return "budget_spent", {"quota": quota.name, "asked": more, "available": left}
+    due_us = lease.due_us + asked.more_s * _US
+    for node in lease.parts:
+        owner = state.index.plans.get(node)
+        plan = state.requests[owner].plan if owner is not None else None
+        if plan is not None and (plan.start_us is None or plan.start_us < due_us):
+            return "planned_for_another", {"node": node, "start_us": plan.start_us}
+    turn.emit({"type": "lease.extended", "lease": lease.id, "due_us": due_us})
+    return "applied", {"due_us": due_us}
 
 
 def _no_lease(name: str) -> Answer:
@@ -192,4 +282,5 @@ REQUESTS: dict[str, Callable[[Turn, Input], Answer]] = {
     "request.submit": _submit,
     "request.cancel": _cancel,
     "lease.release": _release,
+    "lease.extend": _extend,
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ledger.core.fold import Fold, Head
-from ledger.core.index import Unindexed
+from ledger.core.quota import Charge, Limit, Quota, QuotaAsk
 from ledger.core.state import (
     Device,
     Hold,
@@ -22,15 +22,17 @@ from ledger.core.state import (
     Node,
     Order,
     Part,
+    Plan,
     Pool,
     Queue,
     Request,
     Slice,
     State,
-    Tenant,
     need_from_plain,
     need_to_plain,
 )
+from ledger.core.templates import Template
+from ledger.core.unindexed import Unindexed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +42,9 @@ __all__ = ["canonical", "digest", "load_fold", "save_fold"]
 _TABLES: dict[str, type[Any]] = {
     "pools": Pool,
     "queues": Queue,
-    "tenants": Tenant,
+    "quotas": Quota,
+    "quota_asks": QuotaAsk,
+    "templates": Template,
     "nodes": Node,
     "devices": Device,
     "slices": Slice,
@@ -110,6 +114,12 @@ def _load_state(plain: dict[str, Any]) -> State:
         device.holds = {key: Hold(**one) for key, one in device.holds.items()}  # type: ignore[arg-type]
     for lease in state.leases.values():
         lease.parts = {key: Part(**one) for key, one in lease.parts.items()}  # type: ignore[arg-type]
+    for quota in state.quotas.values():
+        quota.limits = {key: Limit(**one) for key, one in quota.limits.items()}  # type: ignore[arg-type]
     for request in state.requests.values():
         request.need = need_from_plain(request.need)  # type: ignore[arg-type]
+        if request.charge is not None:
+            request.charge = Charge(**request.charge)  # type: ignore[arg-type]
+        if request.plan is not None:
+            request.plan = Plan(**request.plan)  # type: ignore[arg-type]
     return state

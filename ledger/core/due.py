@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.core.deadlines import due_time
 from ledger.core.limits import MAX_DUE
 
 if TYPE_CHECKING:
@@ -50,6 +51,22 @@ def _node(turn: Turn, name: str, _due_us: int) -> None:
     lose_node(turn, name, "node-lost")
 
 
+def _remind(turn: Turn, name: str, due_us: int) -> None:
+    lease = turn.state.leases[name]
+    assert lease.idle_since_us is not None
+    event = {"type": "lease.reminded", "lease": name, "idle_us": due_us - lease.idle_since_us}
+    reclaim_us = due_time(turn.state, "idle", name)
+    turn.emit(event if reclaim_us is None else event | {"reclaim_us": reclaim_us})
+
+
+def _idle(turn: Turn, name: str, due_us: int) -> None:
+    turn.stop(turn.state.leases[name], "idle", due_us=due_us)
+
+
+def _budget(turn: Turn, name: str, _due_us: int) -> None:
+    turn.emit({"type": "quota.renewed", "quota": name})
+
+
 def lose_node(turn: Turn, name: str, reason: str) -> None:
     """End what ran on a node that is lost or has restarted; a gang ends whole (A10).
 
@@ -71,4 +88,7 @@ _RULES: dict[str, Callable[[Turn, str, int], None]] = {
     "run": _run,
     "order": _order,
     "node": _node,
+    "remind": _remind,
+    "idle": _idle,
+    "budget": _budget,
 }

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.evolve_demand import DEMAND, RuleBroken
+from ledger.core.evolve_leases import LEASE_EVENTS
+from ledger.core.evolve_requests import REQUEST_EVENTS, RuleBroken
 from ledger.core.evolve_supply import SUPPLY
-from ledger.core.index import Index, Unindexed
+from ledger.core.index import Index
 from ledger.core.state import State
+from ledger.core.unindexed import Unindexed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +28,9 @@ REMEMBER_US = 32 * 86_400 * 1_000_000
 _SWEEP_US = 86_400 * 1_000_000
 
 #: Event type -> what it does to the state.
-HANDLERS: dict[str, Callable[[State, dict[str, Any], int], None]] = SUPPLY | DEMAND
+HANDLERS: dict[str, Callable[[State, dict[str, Any], int], None]] = (
+    SUPPLY | REQUEST_EVENTS | LEASE_EVENTS
+)
 
 
 def empty(cell: str, *, indexed: bool = True) -> State:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.deadlines import due_time
 from ledger.core.lifecycles import step
+from ledger.core.quota import GPU, Limit, Quota, QuotaAsk
+from ledger.core.quota_tree import rebuild
 from ledger.core.state import (
     NO_POOL,
     Device,
@@ -13,15 +16,17 @@ from ledger.core.state import (
     Queue,
     Slice,
     State,
-    Tenant,
     device_state,
     slice_state,
 )
+from ledger.core.templates import Template
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SUPPLY"]
+    from ledger.core.state import Lease
+
+__all__ = ["SUPPLY", "push_idle"]
 
 Event = dict[str, Any]
 
@@ -42,20 +47,102 @@ def _pool_applied(state: State, event: Event, _now: int) -> None:
 
 def _queue_applied(state: State, event: Event, _now: int) -> None:
     name = event["queue"]
-    state.queues[name] = Queue(name, event["ordering"], event["max_gpus"], event["max_wait_us"])
-    state.index.loosened_queues.add(name)
+    get = event.get
+    state.queues[name] = Queue(
+        name,
+        event["ordering"],
+        event["max_gpus"],
+        event["max_wait_us"],
+        list(get("tenants", ())),
+        get("max_run_us"),
+        get("fair_share", False),
+        get("preemption", "never"),
+        get("reclaim", "never"),
+        get("idle_remind_us"),
+        get("idle_reclaim_us"),
+    )
+    state.index.queue_changed(state, name)
+    for lease in state.leases.values():
+        if lease.idle_since_us is not None and state.requests[lease.request].queue == name:
+            push_idle(state, lease)
+
+
+def push_idle(state: State, lease: Lease) -> None:
+    """Remember when an idle lease is to be reminded and reclaimed."""
+    for kind in ("remind", "idle"):
+        state.index.due(state, due_time(state, kind, lease.id), kind, lease.id)
 
 
 def _quota_applied(state: State, event: Event, _now: int) -> None:
-    name = event["tenant"]
-    nominal = event["nominal_gpu_milli"]
-    tenant = state.tenants.get(name)
-    if tenant is None:
-        state.tenants[name] = Tenant(name, nominal)
-    else:
-        tenant.nominal_milli = nominal
-        state.index.relieved.add(name)
-        state.index.tightened(state, name)
+    tenant, project = event["tenant"], event.get("project")
+    name = tenant if project is None else f"{tenant}/{project}"
+    get = event.get
+    borrowing, lending = get("borrowing_gpu_milli"), get("lending_gpu_milli")
+    limits = {GPU: Limit(event["nominal_gpu_milli"], borrowing, lending)}
+    for one in get("limits", ()):
+        limits[one["resource"]] = Limit(one["nominal"], one.get("borrowing"), one.get("lending"))
+    quota = state.quotas.get(name)
+    before = None if quota is None else (quota.parent, quota.period_us)
+    if quota is None:
+        quota = state.quotas[name] = Quota(name, None, limits)
+    quota.parent = tenant if project is not None else get("parent")
+    quota.limits = limits
+    quota.weight = get("weight", 1)
+    half_life_us = get("half_life_us", quota.half_life_us)
+    if half_life_us != quota.half_life_us:
+        # Windows of another length: what was used before is forgotten.
+        quota.half_life_us, quota.used_window, quota.used_milli_us = half_life_us, 0, 0
+    period_us = get("period_us")
+    if period_us != quota.period_us:
+        quota.period_us, quota.spent_period, quota.spent_milli_us = period_us, 0, 0
+    quota.budget_milli_us = get("budget_milli_us") or 0
+    rebuild(state)
+    state.index.quotas_changed(state, reshaped=before != (quota.parent, period_us))
+
+
+def _quota_asked(state: State, event: Event, _now: int) -> None:
+    ask = event["ask"]
+    state.quota_asks[ask] = QuotaAsk(
+        ask,
+        event["tenant"],
+        event.get("project"),
+        event["nominal_gpu_milli"],
+        event["author"],
+        event["reason"],
+    )
+
+
+def _quota_answered(state: State, event: Event, _now: int) -> None:
+    ask = state.quota_asks.pop(event["ask"])
+    if not event["approve"]:
+        return
+    name = ask.tenant if ask.project is None else f"{ask.tenant}/{ask.project}"
+    state.quotas[name].limits[GPU].nominal = ask.nominal_milli
+    rebuild(state)
+    state.index.quotas_changed(state, reshaped=False)
+
+
+def _quota_renewed(state: State, event: Event, now: int) -> None:
+    quota = state.quotas[event["quota"]]
+    assert quota.period_us is not None
+    quota.spent_period, quota.spent_milli_us = now // quota.period_us, 0
+    state.index.relieve(state, quota.name)
+
+
+def _template_applied(state: State, event: Event, _now: int) -> None:
+    name, default = event["template"], event.get("default", False)
+    for other in state.templates.values():
+        # A task type has one default: the new one takes the place of the old.
+        if default and other.task_type == event["task_type"]:
+            other.default = False
+    state.templates[name] = Template(
+        name,
+        event["task_type"],
+        default,
+        event.get("defaults", {}),
+        event.get("required", []),
+        event.get("limits", {}),
+    )
 
 
 def _node_registered(state: State, event: Event, _now: int) -> None:
@@ -220,6 +307,8 @@ def _slice_gone(state: State, event: Event, _now: int) -> None:
     step("slice", item.id, slice_state(item), "gone")
     device = state.devices[item.device]
     device.slices.remove(item.id)
+    if item.kept_for is not None:
+        state.index.ripe.add(item.kept_for)
     state.index.forget_slice(state, item)
     state.index.refresh(state, state.nodes[device.node], [device.uuid])
 
@@ -232,6 +321,10 @@ SUPPLY: dict[str, Callable[[State, Event, int], None]] = {
     "pool.applied": _pool_applied,
     "queue.applied": _queue_applied,
     "quota.applied": _quota_applied,
+    "quota.asked": _quota_asked,
+    "quota.answered": _quota_answered,
+    "quota.renewed": _quota_renewed,
+    "template.applied": _template_applied,
     "node.registered": _node_registered,
     "node.changed": _node_changed,
     "device.discovered": _device_discovered,

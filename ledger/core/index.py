@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ledger.core.deadlines import Deadlines
 from ledger.core.places import NO_DEVICE, Cards, Slices, discard
+from ledger.core.quota import root_of
 from ledger.core.state import WHOLE_MILLI, free_milli
 from ledger.core.waiting import Waiting
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ledger.core.places import ClassKey
     from ledger.core.state import Device, Need, Node, Request, Slice, State
 
-__all__ = ["Index", "Unindexed", "rebuild", "usable"]
+__all__ = ["Index", "rebuild", "usable"]
 
 _MOST_MATCHES = 4096
 
@@ -45,7 +46,9 @@ class Index:
         "deadlines",
         "freed",
         "loosened_queues",
+        "plans",
         "relieved",
+        "ripe",
         "slices",
         "waiting",
     )
@@ -58,8 +61,12 @@ class Index:
         self.deadlines = Deadlines()
         #: Classes in which something became free since the last pass.
         self.freed: set[ClassKey] = set()
-        #: Tenants whose quota has more room since the last pass.
+        #: Trees of quotas, by their topmost, in which there is more room since the last pass.
         self.relieved: set[str] = set()
+        #: Requests of whose kept place something has changed since the last pass.
+        self.ripe: set[str] = set()
+        #: Node -> the waiting request for which it is planned.
+        self.plans: dict[str, str] = {}
         #: Queues in which somebody may no longer be behind another since the last pass.
         self.loosened_queues: set[str] = set()
         #: Device, slice or bare node -> the class and the node under which it is kept.
@@ -75,11 +82,29 @@ class Index:
         if self.loosened_queues:
             self.loosened_queues.clear()
 
+    def quotas_changed(self, state: State, *, reshaped: bool) -> None:
+        """Note that quotas were set; ``reshaped``: requests may count against another now."""
+        self.relieved.update(root_of(state, name) for name in state.quotas)
+        self.loosened_queues.update(state.queues)
+        if reshaped:
+            self._file_again(state)
+
+    def queue_changed(self, state: State, name: str) -> None:
+        """Note that a queue's rules were set."""
+        self.loosened_queues.add(name)
+        self._file_again(state)
+
+    def _file_again(self, state: State) -> None:
+        self.waiting = Waiting()
+        for request in state.requests.values():
+            if request.state == "queued":
+                self.waiting.add(state, request, self.matches(state, request.need))
+
     def loosen_all(self, state: State) -> None:
         """Let the next pass look at everything that waits."""
         self.freed.update(self.cards)
         self.freed.update(self.slices)
-        self.relieved.update(state.tenants)
+        self.relieved.update(root_of(state, name) for name in state.quotas)
         self.loosened_queues.update(state.queues)
 
     # -- classes ---------------------------------------------------------
@@ -90,6 +115,8 @@ class Index:
         self.waiting.reclassify(lambda need: self.matches(state, need))
         self.freed.update(self.cards)
         self.freed.update(self.slices)
+        for node in self.plans:
+            self._shaken(state, node)
 
     def matches(self, state: State, need: Need) -> tuple[ClassKey, ...]:
         """Return the classes that could serve the need, least memory first."""
@@ -123,18 +150,38 @@ class Index:
 
     def queued(self, state: State, request: Request) -> None:
         """Put a request in line, with its longest wait."""
-        self.waiting.add(request, self.matches(state, request.need))
+        self.waiting.add(state, request, self.matches(state, request.need))
         self.deadlines.push(state, request.wait_due_us, "wait", request.id)
 
     def unqueued(self, state: State, request: Request) -> None:
-        """Take a request out of the line: those behind it in a strict queue may go."""
+        """Take a request out of the line: those behind it may go."""
         self.waiting.discard(request)
-        if state.queues[request.queue].ordering == "strict":
+        if state.queues[request.queue].ordering != "best-effort":
             self.loosened_queues.add(request.queue)
 
-    def tightened(self, state: State, tenant: str) -> None:
-        """Note that a tenant's quota has less room: what it can no longer have blocks nobody."""
-        for queue in self.waiting.queues_of(tenant):
+    def planned(self, request: Request) -> None:
+        """Keep a request's plan by node."""
+        if request.plan is not None:
+            for node in request.plan.nodes:
+                self.plans[node] = request.id
+
+    def unplanned(self, state: State, request: Request) -> None:
+        """Drop a request's plan: its nodes are there for others again."""
+        plan, request.plan = request.plan, None
+        if plan is None:
+            return
+        for name in plan.nodes:
+            if self.plans.get(name) == request.id:
+                del self.plans[name]
+                self.free_class(state, state.nodes[name])
+
+    def relieve(self, state: State, holder: str) -> None:
+        """Note that there is more room in the tree of a quota."""
+        self.relieved.add(root_of(state, holder))
+
+    def tightened(self, state: State, holder: str) -> None:
+        """Note that there is less room in a tree: what cannot be had any more blocks nobody."""
+        for queue in self.waiting.queues_of(root_of(state, holder)):
             if state.queues[queue].ordering == "strict":
                 self.loosened_queues.add(queue)
 
@@ -171,7 +218,19 @@ class Index:
             free = cards.free[name]
             if key not in before:
                 before[key] = len(free)
-            able = usable(node, device) and not device.mig_enabled and not device.slices
+            able = (
+                usable(node, device)
+                and not device.mig_enabled
+                and not device.slices
+                and device.kept_for is None
+            )
+            if device.kept_for is not None:
+                self.ripe.add(device.kept_for)
+            if not able:
+                self._shaken(state, name)
+            if not usable(node, device):
+                # Whoever waited for it to be clean has to look for another.
+                self.freed.add(key)
             if able and not device.holds:
                 at = bisect_left(free, uuid)
                 if at == len(free) or free[at] != uuid:
@@ -208,12 +267,17 @@ class Index:
                 self.classes_changed(state)
             self.slices[home[0]].members += 1
         slices = self.slices[home[0]]
+        if item.kept_for is not None:
+            self.ripe.add(item.kept_for)
         free = (
             item.lease is None
             and item.quarantine is None
+            and item.kept_for is None
             and not device.holds
             and usable(node, device)
         )
+        if item.quarantine is not None or not usable(node, device):
+            self.freed.add(home[0])
         place = slices.where.get(item.id)
         if free and place is None:
             place = (node.name, device.uuid, item.start, item.id)
@@ -253,6 +317,7 @@ class Index:
         if home is None:
             return
         key, node = home
+        self._shaken(state, node)
         cards = self.cards[key]
         cards.set_room(name, None)
         cards.members[node] -= 1
@@ -264,6 +329,12 @@ class Index:
         if not cards.members:
             del self.cards[key]
             self.classes_changed(state)
+
+    def _shaken(self, state: State, node: str) -> None:
+        """Note that what is planned on the node may not stand any more."""
+        owner = self.plans.get(node)
+        if owner is not None:
+            self.loosened_queues.add(state.requests[owner].queue)
 
     def free_class(self, state: State, node: Node) -> None:
         """Note that the node's CPU or memory has more room."""
@@ -293,42 +364,6 @@ def _labelled(state: State, pool: str, need: Need) -> bool:
     return all(found.labels.get(name) == value for name, value in need.labels)
 
 
-class Unindexed(Index):
-    """An index that follows nothing: for reading a long log, before `rebuild`."""
-
-    __slots__ = ()
-
-    def classes_changed(self, state: State) -> None:
-        """Follow nothing."""
-
-    def queued(self, state: State, request: Request) -> None:
-        """Follow nothing."""
-
-    def unqueued(self, state: State, request: Request) -> None:
-        """Follow nothing."""
-
-    def tightened(self, state: State, tenant: str) -> None:
-        """Follow nothing."""
-
-    def due(self, state: State, due_us: int | None, kind: str, name: str) -> None:
-        """Follow nothing."""
-
-    def refresh_node(self, state: State, node: Node) -> None:
-        """Follow nothing."""
-
-    def refresh(self, state: State, node: Node, uuids: Iterable[str]) -> None:
-        """Follow nothing."""
-
-    def refresh_bare(self, state: State, node: Node) -> None:
-        """Follow nothing."""
-
-    def forget_slice(self, state: State, item: Slice) -> None:
-        """Follow nothing."""
-
-    def free_class(self, state: State, node: Node) -> None:
-        """Follow nothing."""
-
-
 def rebuild(state: State) -> Index:
     """Make the index from the state alone and put it in place."""
     index = state.index = Index()
@@ -336,7 +371,10 @@ def rebuild(state: State) -> Index:
         index.refresh_node(state, node)
     for request in state.requests.values():
         if request.state == "queued":
-            index.waiting.add(request, index.matches(state, request.need))
+            index.waiting.add(state, request, index.matches(state, request.need))
+            index.planned(request)
+        if request.kept:
+            index.ripe.add(request.id)
     index.deadlines.rebuild(state)
     index.settle()
     return index

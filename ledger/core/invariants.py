@@ -13,10 +13,13 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.core.asking import Asker
 from ledger.core.index import rebuild
 from ledger.core.layout import layout_fault
 from ledger.core.lifecycles import LEASE, NODE, REQUEST
 from ledger.core.placement import Placement
+from ledger.core.quota_tree import nominal_below
+from ledger.core.quota_tree import rebuild as rebuild_quotas
 from ledger.core.schedule import examine
 from ledger.core.state import WHOLE_MILLI, free_milli
 
@@ -155,7 +158,7 @@ def _requests(state: State) -> Iterator[Violation]:
     """A4, A5: a granted request has exactly its lease, a queued one has none."""
     owned = Counter(lease.request for lease in state.leases.values())
     for request in state.requests.values():
-        if request.state not in REQUEST or request.state not in ("queued", "granted"):
+        if request.state not in REQUEST or request.state not in ("queued", "reserved", "granted"):
             yield Violation("A4", request.id, f"is kept as {request.state}")
         wanted = 1 if request.state == "granted" else 0
         if owned[request.id] != wanted:
@@ -257,14 +260,55 @@ def _nodes(state: State) -> Iterator[Violation]:
 
 
 def _quotas(state: State) -> Iterator[Violation]:
-    """Q1: what a tenant holds is the sum of what its leases are charged."""
-    charged: Counter[str] = Counter()
-    for lease in state.leases.values():
-        charged[lease.tenant] += lease.charge_milli
-    for tenant in state.tenants.values():
-        if tenant.held_milli != charged[tenant.name]:
-            detail = f"holds {tenant.held_milli}, its leases {charged[tenant.name]}"
-            yield Violation("Q1", tenant.name, detail)
+    """Q1-Q3: what is counted is what is leased or kept, and the tree adds up."""
+    for request in state.requests.values():
+        lease = state.leases.get(request.lease or "")
+        counts = lease is not None or bool(request.kept)
+        if (request.charge is not None) != counts:
+            yield Violation("Q2", request.id, f"{request.state} counts {request.charge}")
+        elif lease and request.charge and request.charge.milli != lease.charge_milli:
+            yield Violation("Q1", lease.id, f"counts {request.charge.milli}")
+    twin = copy(state)
+    twin.quotas = {name: copy(quota) for name, quota in state.quotas.items()}
+    rebuild_quotas(twin)
+    for name, quota in state.quotas.items():
+        for what in ("used", "leaving", "capacity", "kept"):
+            kept, fresh = (
+                _positive(getattr(quota, what)),
+                _positive(getattr(twin.quotas[name], what)),
+            )
+            if kept != fresh:
+                yield Violation("Q1", name, f"{what} is kept as {kept}, counted again {fresh}")
+        for resource, limit in quota.limits.items():
+            below = nominal_below(state, name, resource)
+            if below > limit.nominal:
+                yield Violation("Q3", name, f"{resource}: {below} below it, of {limit.nominal}")
+
+
+def _positive(amounts: dict[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _kept(state: State) -> Iterator[Violation]:
+    """A1, Q2: what is kept for a request is named by it, and only while it is reserved."""
+    named = {
+        unit: request.id
+        for request in state.requests.values()
+        for units in request.kept.values()
+        for unit in units
+    }
+    for request in state.requests.values():
+        if bool(request.kept) != (request.state == "reserved"):
+            yield Violation(
+                "A4", request.id, f"{request.state} with {len(request.kept)} nodes kept"
+            )
+        if request.plan is not None and request.state != "queued":
+            yield Violation("A4", request.id, f"{request.state} with a plan")
+    things = [(one.uuid, one.kept_for) for one in state.devices.values()]
+    things += [(one.id, one.kept_for) for one in state.slices.values()]
+    for unit, kept_for in things:
+        if kept_for is not None and named.get(unit) != kept_for:
+            yield Violation("A1", unit, f"is kept for {kept_for}, which does not name it")
 
 
 def _clock(state: State) -> Iterator[Violation]:
@@ -301,6 +345,7 @@ def _plain(index: Index, state: State) -> dict[str, object]:
         "slices": {key: (slices.free, slices.where) for key, slices in index.slices.items()},
         "waiting": {key: (shape.line, shape.classes) for key, shape in waiting.shapes.items()},
         "filed": waiting.filed(),
+        "plans": index.plans,
         "deadlines": index.deadlines.standing(state),
     }
 
@@ -310,10 +355,9 @@ def _fixpoint(state: State) -> Iterator[Violation]:
     if state.pass_cut:
         return
     for shape in state.index.waiting.shapes.values():
-        rank, name = shape.head
-        tenant, queue, need = shape.key
-        if isinstance(examine(state, tenant, queue, need, rank), Placement):
-            yield Violation("V1", name, "waits for what is free")
+        asker = Asker(shape.key, *shape.head)
+        if isinstance(examine(state, asker, state.now_us), Placement):
+            yield Violation("V1", asker.request, "waits for what is free")
 
 
 _RULES: tuple[Callable[[State], Iterator[Violation]], ...] = (
@@ -327,6 +371,7 @@ _RULES: tuple[Callable[[State], Iterator[Violation]], ...] = (
     _cleaning,
     _nodes,
     _quotas,
+    _kept,
     _clock,
     _derived,
     _fixpoint,

@@ -74,8 +74,9 @@ SLICE = _table(
 )
 
 REQUEST = _table(
-    received="queued granted rejected ended",
-    queued="queued granted ended",
+    received="queued reserved granted rejected ended",
+    queued="queued reserved granted ended",
+    reserved="queued granted ended",
     granted="queued ended",
     rejected="",
     ended="",

@@ -166,9 +166,31 @@ def _prepare(state: State, lease: Lease, part: Part) -> Message:
 def _stopping(_state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
     request = event["lease"].rpartition("/")[0]
     numbers = {"reason": event["reason"]}
+    numbers |= {name: event[name] for name in ("by", "rule") if name in event}
     code = "stopping"
     more = {"lease": event["lease"], "attempt": int(event["lease"].rpartition("/")[2])}
     yield _reply(request, request, "stopping", code, numbers, position, **more)
+
+
+def _reserved(_state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
+    name = event["request"]
+    yield _reply(name, name, "reserved", "reserved", event["why"], position)
+
+
+def _reminded(_state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
+    request, _, attempt = event["lease"].rpartition("/")
+    named: tuple[str, ...] = ("idle_us", "reclaim_us")
+    numbers = {name: event[name] for name in named if name in event}
+    more = {"lease": event["lease"], "attempt": int(attempt)}
+    yield _reply(request, request, "reminded", "observed", numbers, position, **more)
+
+
+def _quota_answered(
+    _state: State, event: dict[str, Any], position: str | None
+) -> Iterator[Message]:
+    answer = "applied" if event["approve"] else "refused"
+    numbers = {"author": event["author"], "reason": event["reason"]}
+    yield _reply(event["ask"], event["ask"], answer, "applied", numbers, position)
 
 
 def _issued(state: State, event: dict[str, Any], _position: str | None) -> Iterator[Message]:
@@ -200,6 +222,9 @@ _EVENTS: dict[str, Callable[[State, dict[str, Any], str | None], Iterator[Messag
     "request.queued": _queued,
     "request.ended": _ended,
     "lease.granted": _granted,
+    "request.reserved": _reserved,
+    "quota.answered": _quota_answered,
+    "lease.reminded": _reminded,
     "lease.stopping": _stopping,
     "order.issued": _issued,
 }
@@ -235,9 +260,10 @@ def answer_again(state: State, key: str, fingerprint: str | None = None) -> list
         if first != fingerprint:
             return [_conflict(key, {"first": first, "now": fingerprint}, None)]
     if request is not None:
-        if request.state == "queued":
+        if request.state in ("queued", "reserved"):
             more = _attempt(state, key)
-            queued = _reply(request.id, request.id, "queued", "queued", {}, None, **more)
+            word = request.state
+            queued = _reply(request.id, request.id, word, word, {}, None, **more)
             return [*_first_grant(key, request.attempt), queued]
         lease = state.leases[request.lease or ""]
         event = {

@@ -9,6 +9,7 @@ state, so a replay makes the same choice (C07, C19).
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from ledger.core.places import Cards, ClassKey
     from ledger.core.state import Need, Node, State
 
-__all__ = ["Placement", "Shortfall", "charge_of", "could_fit", "place", "shortfall"]
+__all__ = ["Placement", "Shortfall", "charge_of", "could_fit", "host_fits", "place", "shortfall"]
+
+
+#: Says of a node, by its name, whether it may be used.
+Allowed = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,50 +66,63 @@ def could_fit(state: State, need: Need, key: ClassKey) -> bool:
     return need.count == 0 or cards.most_free() >= need.count
 
 
-def place(state: State, need: Need, room: int | None = None) -> Placement | None:
+def place(
+    state: State,
+    need: Need,
+    fits: Callable[[ClassKey], bool] | None = None,
+    allowed: Allowed | None = None,
+) -> Placement | None:
     """Find a place for all of the need, or None.
 
-    Classes of slices that would be charged more than ``room`` are passed over.
+    Classes that do not fit the quota (``fits``) and nodes that are not ``allowed`` are passed over.
     """
     finder = _FINDERS[need.mode]
     for key in state.index.matches(state, need):
-        if room is not None and need.mode == "mig" and key[4] * need.count > room:
+        if fits is not None and not fits(key):
             continue
         if could_fit(state, need, key):
-            found = finder(state, need, key)
+            found = finder(state, need, key, allowed)
             if found is not None:
                 return found
     return None
 
 
-def _whole(state: State, need: Need, key: ClassKey) -> Placement | None:
+def _whole(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Placement | None:
     cards = state.index.cards[key]
     parts: list[tuple[str, tuple[str, ...]]] = []
     for node in _nodes_with(state, cards, need, need.count):
+        if allowed is not None and not allowed(node):
+            continue
         parts.append((node, tuple(cards.free[node][: need.count])))
         if len(parts) == need.nodes:
             return Placement(tuple(parts), WHOLE_MILLI * need.count * need.nodes, key)
     return None
 
 
-def _share(state: State, need: Need, key: ClassKey) -> Placement | None:
+def _share(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Placement | None:
     cards = state.index.cards[key]
     for at in range(bisect_left(cards.partial, (need.gpu_milli, "")), len(cards.partial)):
         uuid = cards.partial[at][1]
         device = state.devices[uuid]
-        if free_memory(device) >= need.memory_mib and _beside(state.nodes[device.node], need):
+        if allowed is not None and not allowed(device.node):
+            continue
+        if free_memory(device) >= need.memory_mib and host_fits(state.nodes[device.node], need):
             return Placement(((device.node, (uuid,)),), need.gpu_milli, key)
     for node in _nodes_with(state, cards, need, 1):
+        if allowed is not None and not allowed(node):
+            continue
         return Placement(((node, (cards.free[node][0],)),), need.gpu_milli, key)
     return None
 
 
-def _mig(state: State, need: Need, key: ClassKey) -> Placement | None:
+def _mig(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Placement | None:
     slices = state.index.slices[key]
     parts: dict[str, list[str]] = {}
     left = need.count
     for node, _device, _start, name in slices.free:
-        if node in parts or _beside(state.nodes[node], need):
+        if allowed is not None and not allowed(node):
+            continue
+        if node in parts or host_fits(state.nodes[node], need):
             parts.setdefault(node, []).append(name)
             left -= 1
             if left == 0:
@@ -129,10 +147,11 @@ def _nodes_with(state: State, cards: Cards, need: Need, count: int) -> Iterator[
 
 
 def _fits_host(node: Node, need: Need) -> bool:
-    return node.state == "online" and _beside(node, need)
+    return node.state == "online" and host_fits(node, need)
 
 
-def _beside(node: Node, need: Need) -> bool:
+def host_fits(node: Node, need: Need) -> bool:
+    """Say whether the node has what is asked beside the devices."""
     cpu, memory = node.cpu_milli, node.memory_mib
     return (not need.cpu_milli or cpu is None or cpu - node.cpu_used >= need.cpu_milli) and (
         not need.host_memory_mib

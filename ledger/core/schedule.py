@@ -1,11 +1,11 @@
 """Who gets what became free: a pass over the waiting line (C17, C19).
 
-A request waits because its tenant's quota is in use, because an earlier one of
-its strict queue waits for the same kind of device, or because there is no
-place. After every decision no waiting request could be placed; so a pass looks
-only at shapes that need something which the decision has loosened, least rank
-first, and ends when nothing more fits. Freeing and giving are one decision:
-nothing can come between them.
+A request waits because its quota is in use, because an earlier one of its strict
+queue waits for the same kind of device, because what is free is planned for an
+earlier one, or because there is no place. After every decision no waiting request
+could be placed; so a pass looks only at shapes that need something which the
+decision has loosened, in order of turn, and ends when nothing more fits. Freeing
+and giving are one decision: nothing can come between them.
 """
 
 from __future__ import annotations
@@ -13,61 +13,83 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.asking import Asker, asker_of, charge_for, over_quota, quota_fits, turn_order
+from ledger.core.backfill import allowed_nodes, plan_for
 from ledger.core.limits import LEASE_WEIGHT, MAX_GIVEN
 from ledger.core.placement import Placement, Shortfall, charge_of, place, shortfall
+from ledger.core.preemption import evict_for
+from ledger.core.quota import GPU, available, over
+from ledger.core.reservation import settle_reserved
 
 if TYPE_CHECKING:
-    from ledger.core.state import Need, Request, State
+    from ledger.core.state import Request, State
     from ledger.core.turn import Turn
-    from ledger.core.waiting import Rank
+    from ledger.core.waiting import ShapeKey
 
-__all__ = ["examine", "grant", "reason_to_wait", "run_pass"]
+__all__ = ["examine", "grant", "make_room", "reason_to_wait", "run_pass"]
 
 
-def examine(state: State, tenant: str, queue: str, need: Need, rank: Rank) -> Placement | str:
+def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
     """Return a place for the need, or the code of the first rule that holds it back."""
-    holder = state.tenants[tenant]
-    room = holder.nominal_milli - holder.held_milli
-    if charge_of(state, need) > room:
-        return "quota_in_use"
-    if state.queues[queue].ordering == "strict" and _behind(state, queue, need, rank):
+    key = asker.key
+    short = over_quota(state, key, now_us)
+    if short is not None:
+        return "budget_spent" if short.resource == "gpu_time" else "quota_in_use"
+    if state.queues[key.queue].ordering == "strict" and _behind(state, asker, now_us):
         return "behind_in_queue"
-    found = place(state, need, room)
+    allowed = allowed_nodes(state, asker, now_us)
+    found = place(state, key.need, quota_fits(state, key, now_us), allowed)
     if found is None:
-        return "no_capacity"
-    return found if found.charge_milli <= room else "quota_in_use"
+        planned = allowed is not None and place(state, key.need) is not None
+        return "planned_for_another" if planned else "no_capacity"
+    if over(state, key.holder, charge_for(state, found, key), now_us) is not None:
+        return "quota_in_use"
+    return found
 
 
-def reason_to_wait(state: State, tenant: str, need: Need, code: str) -> Shortfall:
+def reason_to_wait(state: State, key: ShapeKey, code: str, now_us: int) -> Shortfall:
     """Give the numbers that belong to the code that `examine` returned."""
-    if code == "quota_in_use":
-        holder = state.tenants[tenant]
-        return Shortfall(
-            code,
-            {
-                "asked_milli": charge_of(state, need),
-                "held_milli": holder.held_milli,
-                "nominal_milli": holder.nominal_milli,
-            },
-        )
-    if code == "behind_in_queue":
+    if code in ("quota_in_use", "budget_spent"):
+        return Shortfall(code, _quota_numbers(state, key, now_us))
+    if code in ("behind_in_queue", "planned_for_another"):
         return Shortfall(code, {})
-    return shortfall(state, need)
+    return shortfall(state, key.need)
 
 
-def _behind(state: State, queue: str, need: Need, rank: Rank) -> bool:
-    mine = frozenset(state.index.matches(state, need))
-    for shape in state.index.waiting.in_queue(queue):
-        if shape.head[0] < rank and not mine.isdisjoint(shape.classes):
-            other = state.tenants[shape.key[0]]
-            if charge_of(state, shape.key[2]) <= other.nominal_milli - other.held_milli:
-                return True
-    return False
+def _quota_numbers(state: State, key: ShapeKey, now_us: int) -> dict[str, int | str | None]:
+    """Give what was compared; what is only worth saying of a tree or another resource, if so."""
+    quota = state.quotas[key.holder]
+    held, nominal = quota.used.get(GPU, 0), quota.limits[GPU].nominal
+    numbers: dict[str, int | str | None] = {
+        "asked_milli": charge_of(state, key.need),
+        "held_milli": held,
+        "nominal_milli": nominal,
+    }
+    left = available(state, key.holder, GPU)
+    if left != nominal - held:
+        numbers["available_milli"] = left
+    short = over_quota(state, key, now_us)
+    if short is not None and short.resource != GPU:
+        numbers |= {"resource": short.resource, "asked": short.asked, "available": short.available}
+        if short.quota != key.holder:
+            numbers["quota"] = short.quota
+    return numbers
 
 
-def grant(turn: Turn, request: Request, found: Placement) -> None:
+def _behind(state: State, asker: Asker, now_us: int) -> bool:
+    mine = frozenset(state.index.matches(state, asker.key.need))
+    return any(
+        shape.head[0] < asker.rank
+        and not mine.isdisjoint(shape.classes)
+        and over_quota(state, shape.key, now_us) is None
+        for shape in state.index.waiting.in_queue(asker.key.queue)
+    )
+
+
+def grant(turn: Turn, request: Request, found: Placement, rule: str = "best-fit") -> None:
     """Lease the place to the request."""
     attempt = request.attempt + 1
+    charge = charge_for(turn.state, found, asker_of(turn.state, request).key)
     event: dict[str, Any] = {
         "type": "lease.granted",
         "lease": f"{request.id}/{attempt}",
@@ -75,8 +97,10 @@ def grant(turn: Turn, request: Request, found: Placement) -> None:
         "attempt": attempt,
         "charge_milli": found.charge_milli,
         "parts": [{"node": node, "units": list(units)} for node, units in found.parts],
+        "model": found.of_class[1],
+        "memory_mib": charge.memory_mib,
         "why": {
-            "rule": "best-fit",
+            "rule": rule,
             "pool": found.of_class[0],
             "model": found.of_class[1],
             "waited_us": turn.now_us - request.received_us,
@@ -88,6 +112,20 @@ def grant(turn: Turn, request: Request, found: Placement) -> None:
     turn.emit(event)
 
 
+def make_room(turn: Turn, asker: Asker, code: str) -> bool:
+    """Do what the queue's rules allow for one that cannot be placed now.
+
+    Evict for it, which keeps a place for it, and is then true; or plan a place.
+    """
+    if code not in ("no_capacity", "quota_in_use", "planned_for_another"):
+        return False
+    if evict_for(turn, asker):
+        return True
+    if code != "quota_in_use":
+        plan_for(turn, asker)
+    return False
+
+
 def run_pass(turn: Turn) -> None:
     """Give what the decision has loosened to those who wait for it."""
     state = turn.state
@@ -95,28 +133,60 @@ def run_pass(turn: Turn) -> None:
     if state.pass_cut:
         # What the cut pass had not looked at is not on record: look at everything.
         index.loosen_all(state)
-    elif not index.waiting.shapes:
+    elif not index.waiting.shapes and not index.ripe:
         return
     given = 0
-    while index.freed or index.relieved or index.loosened_queues:
+    while index.ripe or index.freed or index.relieved or index.loosened_queues:
+        given += _settle_ripe(turn)
         shapes = index.waiting.touched(index.freed, index.relieved, index.loosened_queues)
         index.settle()
-        heads = [(*shape.head, at) for at, shape in enumerate(shapes)]
+        heads = [
+            (turn_order(state, one.key, one.head[0], turn.now_us), one.head[1], at)
+            for at, one in enumerate(shapes)
+        ]
         heapify(heads)
         while heads:
-            rank, name, at = heappop(heads)
+            order, name, at = heappop(heads)
             shape = shapes[at]
-            tenant, queue, need = shape.key
-            found = examine(state, tenant, queue, need, rank)
-            if isinstance(found, str):
+            now_order = turn_order(state, shape.key, shape.head[0], turn.now_us)
+            if order < now_order:
+                # Somebody of its quota was served in this pass: others come first now.
+                heappush(heads, (now_order, name, at))
                 continue
-            grant(turn, state.requests[name], found)
-            given += LEASE_WEIGHT + sum(len(units) for _, units in found.parts)
+            asker = Asker(shape.key, shape.head[0], name)
+            found = examine(state, asker, turn.now_us)
+            if isinstance(found, str):
+                if not make_room(turn, asker, found):
+                    continue
+                given += sum(len(units) for units in state.requests[name].kept.values())
+            else:
+                grant(turn, state.requests[name], found)
+                given += LEASE_WEIGHT + sum(len(units) for _, units in found.parts)
             if given > MAX_GIVEN:
                 if not state.pass_cut:
                     turn.emit({"type": "pass.cut"})
                 return
             if shape.line:
-                heappush(heads, (*shape.head, at))
+                heappush(
+                    heads,
+                    (turn_order(state, shape.key, shape.head[0], turn.now_us), shape.head[1], at),
+                )
     if state.pass_cut:
         turn.emit({"type": "pass.done"})
+
+
+def _settle_ripe(turn: Turn) -> int:
+    """Grant what was kept and is free by now; let go what cannot be had any more."""
+    index = turn.state.index
+    given = 0
+    while index.ripe:
+        name = min(index.ripe)
+        index.ripe.discard(name)
+        request = turn.state.requests.get(name)
+        if request is None or request.state != "reserved":
+            continue
+        found = settle_reserved(turn, request)
+        if found is not None:
+            grant(turn, request, found, "reserved")
+            given += LEASE_WEIGHT + sum(len(units) for _, units in found.parts)
+    return given

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ledger.core.index import Index
+    from ledger.core.quota import Charge, Quota, QuotaAsk
+    from ledger.core.templates import Template
 
 __all__ = [
     "NO_POOL",
@@ -23,12 +25,12 @@ __all__ = [
     "Node",
     "Order",
     "Part",
+    "Plan",
     "Pool",
     "Queue",
     "Request",
     "Slice",
     "State",
-    "Tenant",
     "device_state",
     "free_memory",
     "free_milli",
@@ -59,21 +61,27 @@ NO_POOL = Pool("", {}, 60_000_000, 300_000_000)
 
 @dataclass(slots=True)
 class Queue:
-    """A waiting line and its rules."""
+    """A waiting line and its rules (`schemas.requests.QueueApply` says what they mean)."""
 
     name: str
     ordering: str
     max_gpus: int | None
     max_wait_us: int | None
+    tenants: list[str] = field(default_factory=list)
+    max_run_us: int | None = None
+    fair_share: bool = False
+    preemption: str = "never"
+    reclaim: str = "never"
+    idle_remind_us: int | None = None
+    idle_reclaim_us: int | None = None
 
 
 @dataclass(slots=True)
-class Tenant:
-    """A tenant's nominal quota and what its leases are charged now (thousandths)."""
+class Plan:
+    """Nodes promised to a waiting request from a time on, or from whenever they are free."""
 
-    name: str
-    nominal_milli: int
-    held_milli: int = 0
+    nodes: list[str]
+    start_us: int | None
 
 
 @dataclass(slots=True)
@@ -119,6 +127,8 @@ class Device:
     index: int | None
     health: str = "healthy"
     quarantine: str | None = None
+    #: The request for which the device is kept until it is free and clean.
+    kept_for: str | None = None
     holds: dict[str, Hold] = field(default_factory=dict)
     slices: list[str] = field(default_factory=list)
 
@@ -138,6 +148,7 @@ class Slice:
     compute_slices: int
     memory_mib: int
     quarantine: str | None = None
+    kept_for: str | None = None
     lease: str | None = None
     cleaning: bool = False
 
@@ -179,11 +190,21 @@ class Request:
     max_run_us: int | None
     expected_run_us: int | None
     retries: int
+    replicas_min: int = 0
+    recovery: str | None = None
+    template: str | None = None
     state: str = "received"
     code: str = ""
     attempt: int = 0
     used_us: int = 0
     lease: str | None = None
+    #: What counts against the quota: set while a place is kept or leased (Q2).
+    charge: Charge | None = None
+    #: Its lease was told to stop for another: it no longer counts, but where it was held.
+    evicted: bool = False
+    #: Where a place is kept for it: node -> units.
+    kept: dict[str, list[str]] = field(default_factory=dict)
+    plan: Plan | None = None
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -215,6 +236,8 @@ class Lease:
     state: str = "granted"
     started_us: int | None = None
     reason: str | None = None
+    idle_since_us: int | None = None
+    reminded: bool = False
 
     def node_of(self, unit: str) -> str:
         """Return the node on which the lease was given the unit."""
@@ -231,6 +254,7 @@ class Order:
     lease: str
     units: list[str]
     due_us: int
+    issued_us: int = 0
 
 
 @dataclass(slots=True)
@@ -247,7 +271,9 @@ class State:
     pass_cut: bool = False
     pools: dict[str, Pool] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
-    tenants: dict[str, Tenant] = field(default_factory=dict)
+    quotas: dict[str, Quota] = field(default_factory=dict)
+    quota_asks: dict[str, QuotaAsk] = field(default_factory=dict)
+    templates: dict[str, Template] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     slices: dict[str, Slice] = field(default_factory=dict)

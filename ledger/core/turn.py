@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.asking import asker_of
+from ledger.core.estimate import expectation
 from ledger.core.evolve import evolve
 from ledger.core.state import NO_POOL
 
@@ -127,7 +129,7 @@ class Turn:
         """
         if lease.state != "stopping":
             self.stop(lease, reason, **more)
-        elif lease.reason in INTERRUPTIONS:
+        elif lease.reason in INTERRUPTIONS or lease.reason == "preempted":
             self.emit({"type": "lease.stopping", "lease": lease.id, "reason": reason, **more})
         else:
             return False
@@ -164,9 +166,10 @@ class Turn:
         self._after_lease(request, reason)
 
     def _after_lease(self, request: Request, reason: str) -> None:
-        """An interrupted request with a retry left goes back to its old place."""
+        """An interrupted request with a retry left, or an evicted one, goes back to its place."""
         spent = request.max_run_us is not None and request.used_us >= request.max_run_us
-        if reason in INTERRUPTIONS and request.retries > 0 and not spent:
+        evicted = reason == "preempted" and request.recovery != "end"
+        if (evicted or (reason in INTERRUPTIONS and request.retries > 0)) and not spent:
             self.emit(
                 {
                     "type": "request.queued",
@@ -174,6 +177,7 @@ class Turn:
                     "code": "no_capacity",
                     "numbers": {"interrupted_by": reason},
                     "again": True,
+                    **expectation(self.state, asker_of(self.state, request), self.now_us),
                 }
             )
         else:

@@ -1,37 +1,64 @@
 """The waiting line, kept by shape.
 
-A *shape* is (tenant, queue, need): requests of one shape can stand in for each
-other, so when the first of them does not fit, none does. A pass over the line
-therefore looks at heads of shapes only, least rank first, and only at shapes
-that need something which has changed.
+A *shape* is what decides whether a request fits: the quota it counts against, its
+queue, its need, and its longest run where a plan or a budget asks for it. Requests of
+one shape can stand in for each other, so when the first of them does not fit, none
+does. A pass over the line therefore looks at heads of shapes only, least rank first,
+and only at shapes that need something which has changed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ledger.core.quota import holder_of, root_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ledger.core.places import ClassKey
-    from ledger.core.state import Need, Request
+    from ledger.core.state import Need, Request, State
 
-__all__ = ["Rank", "Shape", "ShapeKey", "Waiting"]
+__all__ = ["Rank", "Shape", "ShapeKey", "Waiting", "run_limit", "shape_key"]
 
 #: (-priority, received µs, arrival): least first.
 Rank = tuple[int, int, int]
-ShapeKey = tuple[str, str, "Need"]
+
+
+class ShapeKey(NamedTuple):
+    """What a request asks, of which quota, in which queue, and for how long (µs) at most."""
+
+    holder: str
+    queue: str
+    need: Need
+    run_us: int | None
+
+
+def run_limit(state: State, holder: str, queue: str, left_us: int | None) -> int | None:
+    """Return the longest run as far as it matters: for back-fill, and for budgets of time."""
+    matters = state.queues[queue].ordering == "backfill" or state.quotas[holder].budgeted
+    return left_us if matters else None
+
+
+def shape_key(state: State, request: Request) -> ShapeKey:
+    """Return the shape of a request."""
+    holder = holder_of(state, request.tenant, request.project)
+    left = None if request.max_run_us is None else max(0, request.max_run_us - request.used_us)
+    return ShapeKey(
+        holder, request.queue, request.need, run_limit(state, holder, request.queue, left)
+    )
 
 
 class Shape:
     """The waiting requests of one shape, least rank first."""
 
-    __slots__ = ("classes", "key", "line")
+    __slots__ = ("classes", "key", "line", "root")
 
-    def __init__(self, key: ShapeKey, classes: tuple[ClassKey, ...]) -> None:
+    def __init__(self, key: ShapeKey, classes: tuple[ClassKey, ...], root: str) -> None:
         """Start empty."""
         self.key = key
+        self.root = root
         self.classes = classes
         self.line: list[tuple[Rank, str]] = []
 
@@ -42,61 +69,56 @@ class Shape:
 
 
 class Waiting:
-    """Every queued request, by shape, with the shapes by class, tenant and queue."""
+    """Every queued request, by shape, with the shapes by class, tree of quotas and queue."""
 
-    __slots__ = ("_by_class", "_by_queue", "_by_tenant", "shapes")
+    __slots__ = ("_by_class", "_by_queue", "_by_root", "_keys", "shapes")
 
     def __init__(self) -> None:
         """Start empty."""
         self.shapes: dict[ShapeKey, Shape] = {}
         self._by_class: dict[ClassKey, dict[ShapeKey, Shape]] = {}
-        self._by_tenant: dict[str, dict[ShapeKey, Shape]] = {}
+        self._by_root: dict[str, dict[ShapeKey, Shape]] = {}
         self._by_queue: dict[str, dict[ShapeKey, Shape]] = {}
+        #: Request -> the shape under which it is in line.
+        self._keys: dict[str, ShapeKey] = {}
 
-    def add(self, request: Request, classes: tuple[ClassKey, ...]) -> None:
+    def add(self, state: State, request: Request, classes: tuple[ClassKey, ...]) -> None:
         """Put a request in line."""
-        key = (request.tenant, request.queue, request.need)
+        key = self._keys[request.id] = shape_key(state, request)
         shape = self.shapes.get(key)
         if shape is None:
-            shape = self.shapes[key] = Shape(key, classes)
-            self._by_tenant.setdefault(key[0], {})[key] = shape
-            self._by_queue.setdefault(key[1], {})[key] = shape
+            shape = self.shapes[key] = Shape(key, classes, root_of(state, key.holder))
+            self._by_root.setdefault(shape.root, {})[key] = shape
+            self._by_queue.setdefault(key.queue, {})[key] = shape
             self._file(shape)
         insort(shape.line, (request.rank, request.id))
 
-    def discard(self, request: Request) -> bool:
-        """Take a request out of the line; say whether it was in it."""
-        key = (request.tenant, request.queue, request.need)
-        shape = self.shapes.get(key)
-        if shape is None:
-            return False
-        entry = (request.rank, request.id)
-        at = bisect_left(shape.line, entry)
-        if at == len(shape.line) or shape.line[at] != entry:
-            return False
-        del shape.line[at]
+    def discard(self, request: Request) -> None:
+        """Take a request out of the line."""
+        key = self._keys.pop(request.id)
+        shape = self.shapes[key]
+        del shape.line[bisect_left(shape.line, (request.rank, request.id))]
         if not shape.line:
             del self.shapes[key]
-            del self._by_tenant[key[0]][key]
-            del self._by_queue[key[1]][key]
+            del self._by_root[shape.root][key]
+            del self._by_queue[key.queue][key]
             self._unfile(shape)
-        return True
 
     def reclassify(self, matches: Callable[[Need], tuple[ClassKey, ...]]) -> None:
         """Work out every shape's classes again."""
         self._by_class.clear()
         for shape in self.shapes.values():
-            shape.classes = matches(shape.key[2])
+            shape.classes = matches(shape.key.need)
             self._file(shape)
 
     def touched(
-        self, classes: Iterable[ClassKey], tenants: Iterable[str], queues: Iterable[str]
+        self, classes: Iterable[ClassKey], roots: Iterable[str], queues: Iterable[str]
     ) -> list[Shape]:
         """Return the shapes that need one of these, least head first."""
         found: dict[ShapeKey, Shape] = {}
         wanted: tuple[tuple[Mapping[Any, dict[ShapeKey, Shape]], Iterable[object]], ...] = (
             (self._by_class, classes),
-            (self._by_tenant, tenants),
+            (self._by_root, roots),
             (self._by_queue, queues),
         )
         for kept, names in wanted:
@@ -104,19 +126,32 @@ class Waiting:
                 found.update(kept.get(name, {}))
         return sorted(found.values(), key=lambda shape: shape.line[0])
 
-    def queues_of(self, tenant: str) -> set[str]:
-        """Return the queues in which the tenant waits."""
-        return {key[1] for key in self._by_tenant.get(tenant, ())}
+    def for_classes(self, classes: Iterable[ClassKey]) -> Iterator[Shape]:
+        """Yield the shapes that need one of these, each once, in no order."""
+        seen: set[ShapeKey] = set()
+        for one in classes:
+            for key, shape in self._by_class.get(one, {}).items():
+                if key not in seen:
+                    seen.add(key)
+                    yield shape
+
+    def in_tree(self, root: str) -> Iterable[Shape]:
+        """Return the shapes that count against a tree of quotas, named by its topmost."""
+        return self._by_root.get(root, {}).values()
+
+    def queues_of(self, root: str) -> set[str]:
+        """Return the queues in which somebody of the tree of quotas waits."""
+        return {key.queue for key in self._by_root.get(root, ())}
 
     def in_queue(self, queue: str) -> Iterable[Shape]:
         """Return the shapes that wait in this queue."""
         return self._by_queue.get(queue, {}).values()
 
     def filed(self) -> dict[object, set[ShapeKey]]:
-        """Return which shapes are found under which class, tenant and queue."""
+        """Return which shapes are found under which class, tree and queue."""
         tables: tuple[Mapping[Any, dict[ShapeKey, Shape]], ...] = (
             self._by_class,
-            self._by_tenant,
+            self._by_root,
             self._by_queue,
         )
         return {

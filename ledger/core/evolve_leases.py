@@ -1,4 +1,4 @@
-"""What the events about requests, leases and orders do to the state.
+"""What the events about leases and orders do to the state.
 
 The rules that no ledger may break are checked here again, on every fold: a log
 that breaks one is damaged, whoever wrote it (`RuleBroken`).
@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.evolve_requests import (
+    RuleBroken,
+    charge_of_event,
+    count,
+    let_reservation_go,
+    uncount,
+)
+from ledger.core.evolve_supply import push_idle
+from ledger.core.fair_share import spend, use_up
 from ledger.core.index import usable
 from ledger.core.lifecycles import step
+from ledger.core.quota import holder_of, leave, remove
 from ledger.core.state import (
     WHOLE_MILLI,
     Device,
@@ -23,109 +33,40 @@ from ledger.core.state import (
     device_state,
     free_memory,
     free_milli,
-    need_from_plain,
     slice_state,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DEMAND", "RuleBroken"]
+__all__ = ["LEASE_EVENTS"]
 
 Event = dict[str, Any]
 
 
-class RuleBroken(ValueError):
-    """An event breaks an invariant; names it and the numbers."""
-
-    def __init__(self, invariant: str, text: str) -> None:
-        """Remember which invariant."""
-        super().__init__(f"{invariant}: {text}")
-        self.invariant = invariant
-
-
-def _request_received(state: State, event: Event, now: int) -> None:
-    name = event["request"]
-    if name in state.requests:
-        raise RuleBroken("L1", f"request {name} is received a second time")
-    state.arrivals += 1
-    get = event.get
-    state.requests[name] = Request(
-        name,
-        "",
-        event["tenant"],
-        get("project"),
-        event["queue"],
-        event["task"],
-        event["task_type"],
-        need_from_plain(event["need"]),
-        get("priority", 0),
-        get("preemptible", False),
-        now,
-        state.arrivals,
-        get("wait_due_us"),
-        get("max_run_us"),
-        get("expected_run_us"),
-        get("retries", 0),
-    )
-
-
-def _request_rejected(state: State, event: Event, now: int) -> None:
-    name = event["request"]
-    if name in state.requests:
-        raise RuleBroken("A5", f"request {name} is rejected after it was let in")
-    state.seen[name] = ["", event["code"], now, "rejected", 0]
-
-
-def _request_queued(state: State, event: Event, _now: int) -> None:
-    request = state.requests[event["request"]]
-    request.state = step("request", request.id, request.state, "queued")
-    request.code = event["code"]
-    request.lease = None
-    if event["again"]:
-        request.retries -= 1
-        if request.retries < 0:
-            raise RuleBroken("A5", f"request {request.id} is queued again with no retry left")
-        request.wait_due_us = None
-    state.index.queued(state, request)
-
-
-def _request_ended(state: State, event: Event, now: int) -> None:
-    request = state.requests.pop(event["request"])
-    step("request", request.id, request.state, "ended")
-    if request.lease is not None and request.lease in state.leases:
-        raise RuleBroken("A5", f"request {request.id} ends while lease {request.lease} lasts")
-    if request.state == "queued":
-        state.index.unqueued(state, request)
-    state.seen.pop(request.id, None)
-    state.seen[request.id] = [request.fp, request.code, now, event["how"], request.attempt]
-
-
 def _lease_granted(state: State, event: Event, now: int) -> None:
     request = state.requests[event["request"]]
-    tenant = state.tenants[request.tenant]
-    charge = event["charge_milli"]
-    if tenant.held_milli + charge > tenant.nominal_milli:
-        raise RuleBroken(
-            "Q1",
-            f"lease {event['lease']}: tenant {tenant.name} holds {tenant.held_milli}"
-            f" + {charge} of {tenant.nominal_milli}",
-        )
     if request.state == "queued":
         state.index.unqueued(state, request)
+    let_reservation_go(state, request)
+    state.index.unplanned(state, request)
     request.state = step("request", request.id, request.state, "granted")
     name = event["lease"]
+    charge = event["charge_milli"]
     lease = Lease(
         name, request.id, request.tenant, charge, now, event.get("due_us"),
         {part["node"]: Part(part["node"], part["units"]) for part in event["parts"]},
     )  # fmt: skip
+    units = sum(len(part.units) for part in lease.parts.values())
+    request.charge = charge_of_event(request, event, units)
+    count(state, request, name)
     for part in lease.parts.values():
         _take(state, request, lease, part)
     request.lease = name
     request.attempt = event["attempt"]
     request.code = "granted"
-    tenant.held_milli += charge
-    state.index.tightened(state, tenant.name)
+    holder = holder_of(state, request.tenant, request.project)
+    spend(state, holder, charge * request.charge.time_us, now)
     state.leases[name] = lease
     state.index.due(state, lease.due_us, "run", name)
 
@@ -208,6 +149,34 @@ def _lease_stopping(state: State, event: Event, _now: int) -> None:
     lease = state.leases[event["lease"]]
     lease.state = step("lease", lease.id, lease.state, "stopping")
     lease.reason = event["reason"]
+    request = state.requests[lease.request]
+    if event["reason"] == "preempted" and not request.evicted and request.charge is not None:
+        # What it holds is another's from now on; its quota has it until it has ended.
+        holder = holder_of(state, request.tenant, request.project)
+        remove(state, holder, request.charge)
+        leave(state.quotas[holder], request.charge, 1)
+        request.evicted = True
+        state.index.relieve(state, holder)
+
+
+def _lease_extended(state: State, event: Event, _now: int) -> None:
+    lease = state.leases[event["lease"]]
+    request = state.requests[lease.request]
+    more_us = event["due_us"] - (lease.due_us or event["due_us"])
+    request.max_run_us = (request.max_run_us or 0) + more_us
+    lease.due_us = event["due_us"]
+    state.index.due(state, lease.due_us, "run", lease.id)
+
+
+def _lease_idle(state: State, event: Event, _now: int) -> None:
+    lease = state.leases[event["lease"]]
+    lease.idle_since_us = event.get("since_us")
+    lease.reminded = False
+    push_idle(state, lease)
+
+
+def _lease_reminded(state: State, event: Event, _now: int) -> None:
+    state.leases[event["lease"]].reminded = True
 
 
 def _part_ended(state: State, event: Event, _now: int) -> None:
@@ -220,12 +189,13 @@ def _lease_ended(state: State, event: Event, now: int) -> None:
     if event["held_us"] != now - lease.granted_us:
         raise RuleBroken("M3", f"lease {lease.id} was held {now - lease.granted_us} us")
     request = state.requests[lease.request]
-    tenant = state.tenants[lease.tenant]
-    tenant.held_milli -= lease.charge_milli
-    if tenant.held_milli < 0:
-        raise RuleBroken("Q1", f"tenant {tenant.name} would hold {tenant.held_milli}")
-    state.index.relieved.add(tenant.name)
-    request.used_us += event["held_us"]
+    holder = holder_of(state, request.tenant, request.project)
+    held_us = event["held_us"]
+    assert request.charge is not None
+    spend(state, holder, lease.charge_milli * (held_us - request.charge.time_us), lease.granted_us)
+    use_up(state, holder, lease.charge_milli * held_us, now)
+    uncount(state, request)
+    request.used_us += held_us
     request.code = event["reason"]
     for part in lease.parts.values():
         _let_go(state, request, lease, part)
@@ -252,11 +222,11 @@ def _let_go(state: State, request: Request, lease: Lease, part: Part) -> None:
             _stepped(device, old)
 
 
-def _order_issued(state: State, event: Event, _now: int) -> None:
+def _order_issued(state: State, event: Event, now: int) -> None:
     name = event["order"]
     step("order", name, "new", "issued")
     state.orders[name] = Order(
-        name, event["kind"], event["node"], event["lease"], event["units"], event["due_us"]
+        name, event["kind"], event["node"], event["lease"], event["units"], event["due_us"], now
     )
     if event["kind"] == "stop":
         state.leases[event["lease"]].parts[event["node"]].stop_order = name
@@ -311,14 +281,13 @@ def _pass_done(state: State, _event: Event, _now: int) -> None:
     state.pass_cut = False
 
 
-DEMAND: dict[str, Callable[[State, Event, int], None]] = {
-    "request.received": _request_received,
-    "request.rejected": _request_rejected,
-    "request.queued": _request_queued,
-    "request.ended": _request_ended,
+LEASE_EVENTS: dict[str, Callable[[State, Event, int], None]] = {
     "lease.granted": _lease_granted,
     "lease.started": _lease_started,
     "lease.stopping": _lease_stopping,
+    "lease.extended": _lease_extended,
+    "lease.idle": _lease_idle,
+    "lease.reminded": _lease_reminded,
     "part.ended": _part_ended,
     "lease.ended": _lease_ended,
     "pass.cut": _pass_cut,

@@ -1,0 +1,66 @@
+"""The answer to a request that nobody has made: decided as it would be, and explained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ledger.answers.placed import placed_of
+from ledger.answers.rules import ADVICE, Asking, Rule, RULES, up_to
+from ledger.answers.reasons import reason_text
+from ledger.answers.trials import runs
+from ledger.core.decide import decide
+from ledger.core.decide_requests import asker_for, need_of
+from ledger.core.turn import Input
+from ledger.explain import Explanation, held_back, why
+from schemas.codes import CODES
+
+if TYPE_CHECKING:
+    from ledger.core.state import State
+    from schemas.requests import RequestSubmit
+
+__all__ = ["what_if"]
+
+#: Under what id the request is asked for; no real source has this name.
+_SOURCE, _ID = "/gpuledger/whatif", "request"
+
+
+def what_if(state: State, asked: RequestSubmit) -> Explanation:
+    """Return how the request would be answered now, and why.
+
+    It is decided by the ledger's own decision, on ``state``, which is used up by
+    that: it must be the caller's to throw away. Nothing is written anywhere.
+    """
+    given = Input(
+        "requests", "request.submit", 1, _SOURCE, _ID, state.now_us, asked,
+        asked.model_dump(mode="json"), "",
+    )  # fmt: skip
+    asking = _asking(state, asked)
+    found = None if asking is None or state.pass_cut else runs(state, asking)
+    placed = None
+    if asking is not None and found is not None:
+        parts = [{"node": node, "units": list(units)} for node, units in found.parts]
+        placed = placed_of(state, asking.need, parts, {"rule": "best-fit"})
+    decision = decide(state, given)
+    if decision.code in ("queued", "reserved"):
+        told = why(state, (), given.key)
+        assert told is not None
+        return told
+    if decision.code == "granted":
+        rules = tuple(Rule(code, text, "met", {}) for code, text in RULES.items())
+        granted = next(one for one in decision.events if one["type"] == "lease.granted")
+        numbers = {name: value for name, value in granted["why"].items() if name != "rule"}
+        if placed is not None:
+            placed = replace(placed, numbers=numbers)
+        return Explanation(given.key, state.cell, "granted", "granted", None, rules,
+                           reason=CODES["granted"].meaning, placed=placed)  # fmt: skip
+    if asking is not None:
+        told = held_back(state, asking, decision.code)
+        if not any(rule.code == decision.code for rule in told.rules):
+            told = replace(told, rules=up_to(decision.code, decision.numbers))
+        reason = reason_text(decision.code, decision.numbers)
+        return replace(told, status="refused", reason=reason)
+    return Explanation(
+        given.key, state.cell, "refused", decision.code, ADVICE.get(decision.code),
+        up_to(decision.code, decision.numbers), reason=reason_text(decision.code, decision.numbers),
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""Who asks for a place, and what it would count against their quota."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ledger.core.fair_share import shares
+from ledger.core.placement import charge_of
+from ledger.core.quota import Charge, over
+from ledger.core.state import WHOLE_MILLI
+from ledger.core.waiting import shape_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ledger.core.placement import Placement
+    from ledger.core.places import ClassKey
+    from ledger.core.quota import Over
+    from ledger.core.state import Request, State
+    from ledger.core.waiting import Rank, ShapeKey
+
+__all__ = ["Asker", "Turnorder", "asker_of", "charge_for", "over_quota", "quota_fits", "turn_order"]
+
+#: Priority, then who had least lately where the queue wants that, then age, then arrival.
+Turnorder = tuple[int, tuple[int, ...], int, int]
+
+
+class Asker(NamedTuple):
+    """The shape of a request, its place in line, and its id."""
+
+    key: ShapeKey
+    rank: Rank
+    request: str
+
+
+def asker_of(state: State, request: Request) -> Asker:
+    """Return the request as one that asks now."""
+    return Asker(shape_key(state, request), request.rank, request.id)
+
+
+def turn_order(state: State, key: ShapeKey, rank: Rank, now_us: int) -> Turnorder:
+    """Return when it is the asker's turn among others: the least goes first."""
+    had = shares(state, key.holder, now_us) if state.queues[key.queue].fair_share else ()
+    return (rank[0], had, rank[1], rank[2])
+
+
+def over_quota(state: State, key: ShapeKey, now_us: int) -> Over | None:
+    """Return the limit that every kind of device would break which could serve the need.
+
+    None when one of them fits, or when there is none at all.
+    """
+    quota = state.quotas[key.holder]
+    if len(quota.governed) == 1:
+        charge = Charge(charge_of(state, key.need), time_us=key.run_us or 0)
+        return over(state, key.holder, charge, now_us)
+    first = None
+    for one in state.index.matches(state, key.need):
+        short = over(state, key.holder, _charge_in(state, key, one), now_us)
+        if short is None:
+            return None
+        first = first or short
+    return first
+
+
+def quota_fits(state: State, key: ShapeKey, now_us: int) -> Callable[[ClassKey], bool] | None:
+    """Return what says of a kind of device whether the quota has room; None when all are alike."""
+    if key.need.mode != "mig" and len(state.quotas[key.holder].governed) == 1:
+        return None
+
+    def fits(one: ClassKey) -> bool:
+        return over(state, key.holder, _charge_in(state, key, one), now_us) is None
+
+    return fits
+
+
+def _charge_in(state: State, key: ShapeKey, one: ClassKey) -> Charge:
+    """Return what the need counts for in a class, before the place is known."""
+    need = key.need
+    units = need.count * need.nodes
+    run_us = key.run_us or 0
+    if need.mode == "share":
+        return Charge(need.gpu_milli, one[1], "", 1, need.memory_mib, run_us)
+    if need.mode == "whole":
+        return Charge(WHOLE_MILLI * units, one[1], "", units, one[2] * units, run_us)
+    memory_mib = 0
+    if "memory_mib" in state.quotas[key.holder].governed:
+        # Slices of one profile and model have one size; any of them tells it.
+        memory_mib = next(
+            item.memory_mib
+            for item in state.slices.values()
+            if item.profile == need.profile and state.devices[item.device].model == one[1]
+        )
+    return Charge(one[4] * units, one[1], need.profile, units, memory_mib * units, run_us)
+
+
+def charge_for(state: State, found: Placement, key: ShapeKey) -> Charge:
+    """Return what the place would count for."""
+    need = key.need
+    units = [unit for _, part in found.parts for unit in part]
+    if need.mode == "whole":
+        memory_mib = found.of_class[2] * len(units)
+    elif need.mode == "share":
+        memory_mib = need.memory_mib
+    else:
+        memory_mib = sum(state.slices[unit].memory_mib for unit in units)
+    run_us = key.run_us or 0
+    model = found.of_class[1]
+    return Charge(found.charge_milli, model, need.profile, len(units), memory_mib, run_us)

@@ -1,0 +1,182 @@
+"""Plans: a place promised to the first that waits, and who may use it until then.
+
+In a queue with back-fill the first request that waits for whole devices is given
+a plan: the nodes on which it will run, and the time from which they are all free,
+as far as the leases there have known ends. Others may start on planned nodes only
+if they are earlier in line, or end before that time; so the planned start is never
+put off by what was let in after it. Without a known end the nodes are kept as they
+become free, and the large request that never starts does start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ledger.core.asking import Asker
+    from ledger.core.places import ClassKey
+    from ledger.core.state import Device, Need, Node, State
+    from ledger.core.turn import Turn
+
+__all__ = ["allowed_nodes", "plan_for", "plan_stands", "unpromised_nodes"]
+
+#: Later than every time; stands for an end that nobody knows.
+_NEVER = 1 << 62
+
+
+def allowed_nodes(state: State, asker: Asker, now_us: int) -> Callable[[str], bool] | None:
+    """Return who of the nodes is not planned for an earlier one; None when nothing is planned."""
+    plans = state.index.plans
+    if not plans:
+        return None
+
+    def allowed(node: str) -> bool:
+        owner = plans.get(node)
+        if owner is None or owner == asker.request:
+            return True
+        other = state.requests[owner]
+        if asker.rank < other.rank:
+            return True
+        start_us = other.plan.start_us if other.plan is not None else None
+        run_us = asker.key.run_us
+        return start_us is not None and run_us is not None and now_us + run_us <= start_us
+
+    return allowed
+
+
+def unpromised_nodes(state: State, asker: Asker) -> Callable[[str], bool]:
+    """Return who of the nodes may be cleared for the asker: not for one later in line."""
+    plans = state.index.plans
+
+    def unpromised(node: str) -> bool:
+        owner = plans.get(node)
+        return owner in (None, asker.request) or asker.rank < state.requests[owner].rank
+
+    return unpromised
+
+
+def plan_stands(state: State, request: str) -> bool:
+    """Say whether the request has a plan whose nodes can all still serve it."""
+    known = state.requests[request]
+    if known.plan is None:
+        return False
+    need = known.need
+    classes = state.index.matches(state, need)
+    return all(
+        any(_best(state, state.nodes[name], need, key) is not None for key in classes)
+        for name in known.plan.nodes
+    )
+
+
+def plan_for(turn: Turn, asker: Asker) -> None:
+    """Plan a place for the request if it is the first in its queue that needs one."""
+    state = turn.state
+    need = asker.key.need
+    request = state.requests.get(asker.request)
+    if request is None or request.state != "queued":
+        return
+    if state.queues[asker.key.queue].ordering != "backfill":
+        if request.plan is not None:
+            # Its queue has another order by now: its nodes are there for others.
+            turn.emit(
+                {"type": "request.planned", "request": request.id, "nodes": [], "start_us": None}
+            )
+        return
+    if need.mode != "whole" or not need.count:
+        return
+    if _planned_before(state, asker) or plan_stands(state, asker.request):
+        return
+    found = _plan(state, asker, turn.now_us)
+    nodes, start_us = found if found is not None else ([], None)
+    if not nodes and request.plan is None:
+        return
+    for owner in dict.fromkeys(state.index.plans.get(node) for node in nodes):
+        if owner is not None and owner != asker.request:
+            turn.emit({"type": "request.planned", "request": owner, "nodes": [], "start_us": None})
+    turn.emit(
+        {
+            "type": "request.planned",
+            "request": asker.request,
+            "nodes": nodes,
+            "start_us": start_us,
+        }
+    )
+
+
+def _planned_before(state: State, asker: Asker) -> bool:
+    """One plan a queue: an earlier request of it that has one is enough."""
+    return any(
+        other.queue == asker.key.queue and other.rank < asker.rank
+        for name in set(state.index.plans.values())
+        if (other := state.requests[name]).id != asker.request
+    )
+
+
+def _plan(state: State, asker: Asker, now_us: int) -> tuple[list[str], int | None] | None:
+    """Return the nodes that are free soonest and not planned for an earlier one, and when."""
+    need = asker.key.need
+    best: tuple[int, list[str]] | None = None
+    for key in state.index.matches(state, need):
+        ready = []
+        for name in state.index.cards[key].members:
+            owner = state.index.plans.get(name)
+            if owner not in (None, asker.request) and state.requests[owner].rank < asker.rank:
+                continue
+            when = _best(state, state.nodes[name], need, key)
+            if when is not None:
+                ready.append((max(when[0], now_us), -when[1], name))
+        if len(ready) < need.nodes:
+            continue
+        ready.sort()
+        chosen = ready[: need.nodes]
+        start_us = chosen[-1][0]
+        if best is None or start_us < best[0]:
+            best = (start_us, [name for _, _, name in chosen])
+    if best is None:
+        return None
+    return sorted(best[1]), None if best[0] >= _NEVER else best[0]
+
+
+def _best(state: State, node: Node, need: Need, key: ClassKey) -> tuple[int, int] | None:
+    """Return when the node has enough devices of the class free, and how many are free now.
+
+    None when it never will as things stand.
+    """
+    if node.state != "online" or node.pool != key[0]:
+        return None
+    if node.cpu_milli is not None and need.cpu_milli > node.cpu_milli:
+        return None
+    if node.memory_mib is not None and need.host_memory_mib > node.memory_mib:
+        return None
+    ends = []
+    for uuid in node.devices:
+        device = state.devices[uuid]
+        if (device.model, device.memory_mib) == (key[1], key[2]):
+            end = _free_at(state, device)
+            if end is not None:
+                ends.append(end)
+    if len(ends) < need.count:
+        return None
+    ends.sort()
+    return ends[need.count - 1], sum(end == 0 for end in ends)
+
+
+def _free_at(state: State, device: Device) -> int | None:
+    """Return when all that holds the device has ended: 0 now, `_NEVER` unknown, None out of use."""
+    if device.health != "healthy" or device.quarantine is not None:
+        return None
+    if device.mig_enabled or device.slices:
+        return None
+    if device.kept_for is not None:
+        return _NEVER
+    latest = 0
+    for name in device.holds:
+        lease = state.leases.get(name)
+        if lease is None or lease.state == "stopping":
+            continue
+        if lease.due_us is None:
+            return _NEVER
+        latest = max(latest, lease.due_us)
+    return latest

@@ -1,0 +1,207 @@
+"""What the events about requests do to the state: in line, with a place kept, ended.
+
+The rules that no ledger may break are checked here again, on every fold: a log
+that breaks one is damaged, whoever wrote it (`RuleBroken`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ledger.core.lifecycles import step
+from ledger.core.quota import Charge, add, amount, available, holder_of, leave, remove
+from ledger.core.state import Plan, Request, State, need_from_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "REQUEST_EVENTS",
+    "RuleBroken",
+    "charge_of_event",
+    "count",
+    "let_reservation_go",
+    "uncount",
+]
+
+Event = dict[str, Any]
+
+
+class RuleBroken(ValueError):
+    """An event breaks an invariant; names it and the numbers."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        """Remember which invariant."""
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+
+
+def _request_received(state: State, event: Event, now: int) -> None:
+    name = event["request"]
+    if name in state.requests:
+        raise RuleBroken("L1", f"request {name} is received a second time")
+    if event["tenant"] not in state.quotas or event["queue"] not in state.queues:
+        raise RuleBroken("Q2", f"request {name} names a quota or queue that does not exist")
+    state.arrivals += 1
+    get = event.get
+    state.requests[name] = Request(
+        name,
+        "",
+        event["tenant"],
+        get("project"),
+        event["queue"],
+        event["task"],
+        event["task_type"],
+        need_from_plain(event["need"]),
+        get("priority", 0),
+        get("preemptible", False),
+        now,
+        state.arrivals,
+        get("wait_due_us"),
+        get("max_run_us"),
+        get("expected_run_us"),
+        get("retries", 0),
+        get("replicas_min", 0),
+        get("recovery"),
+        get("template"),
+    )
+
+
+def _request_rejected(state: State, event: Event, now: int) -> None:
+    name = event["request"]
+    if name in state.requests:
+        raise RuleBroken("A5", f"request {name} is rejected after it was let in")
+    state.seen[name] = ["", event["code"], now, "rejected", 0]
+
+
+def _request_queued(state: State, event: Event, _now: int) -> None:
+    request = state.requests[event["request"]]
+    request.state = step("request", request.id, request.state, "queued")
+    if event["again"]:
+        # Who was evicted has not failed: it costs no retry.
+        request.retries -= request.code != "preempted"
+        if request.retries < 0:
+            raise RuleBroken("A5", f"request {request.id} is queued again with no retry left")
+        request.wait_due_us = None
+    request.code = event["code"]
+    request.lease = None
+    state.index.queued(state, request)
+
+
+def _request_ended(state: State, event: Event, now: int) -> None:
+    request = state.requests.pop(event["request"])
+    step("request", request.id, request.state, "ended")
+    if request.lease is not None and request.lease in state.leases:
+        raise RuleBroken("A5", f"request {request.id} ends while lease {request.lease} lasts")
+    if request.state == "queued":
+        state.index.unqueued(state, request)
+    let_reservation_go(state, request)
+    state.index.unplanned(state, request)
+    state.seen.pop(request.id, None)
+    state.seen[request.id] = [request.fp, request.code, now, event["how"], request.attempt]
+
+
+def _request_reserved(state: State, event: Event, _now: int) -> None:
+    """A place is kept: it counts from now on, and nobody else is given it (Q2)."""
+    request = state.requests[event["request"]]
+    if request.state == "queued":
+        state.index.unqueued(state, request)
+    state.index.unplanned(state, request)
+    request.state = step("request", request.id, request.state, "reserved")
+    request.code = "reserved"
+    units = sum(len(part["units"]) for part in event["parts"])
+    request.charge = charge_of_event(request, event, units)
+    count(state, request, event["request"])
+    request.kept = {part["node"]: list(part["units"]) for part in event["parts"]}
+    for node, kept in request.kept.items():
+        for unit in kept:
+            thing = state.slices.get(unit) or state.devices[unit]
+            if thing.kept_for is not None:
+                raise RuleBroken("A1", f"{unit} is kept for {thing.kept_for} already")
+            thing.kept_for = request.id
+        _refresh(state, node, kept)
+
+
+def _request_unreserved(state: State, event: Event, _now: int) -> None:
+    request = state.requests[event["request"]]
+    request.state = step("request", request.id, request.state, "queued")
+    let_reservation_go(state, request)
+    state.index.queued(state, request)
+
+
+def let_reservation_go(state: State, request: Request) -> None:
+    """Give free what was kept for the request; it no longer counts."""
+    if not request.kept:
+        return
+    kept, request.kept = request.kept, {}
+    for node, units in kept.items():
+        for unit in units:
+            thing = state.slices.get(unit) or state.devices.get(unit)
+            if thing is not None and thing.kept_for == request.id:
+                thing.kept_for = None
+        _refresh(state, node, units)
+    uncount(state, request)
+
+
+def _request_planned(state: State, event: Event, _now: int) -> None:
+    request = state.requests[event["request"]]
+    state.index.unplanned(state, request)
+    request.plan = Plan(list(event["nodes"]), event["start_us"]) if event["nodes"] else None
+    state.index.planned(request)
+
+
+def _refresh(state: State, node: str, units: list[str]) -> None:
+    uuids = [state.slices[unit].device if unit in state.slices else unit for unit in units]
+    here = [uuid for uuid in uuids if uuid in state.devices and state.devices[uuid].node == node]
+    state.index.refresh(state, state.nodes[node], here)
+
+
+def charge_of_event(request: Request, event: Event, units: int) -> Charge:
+    """Return what the event's place counts for."""
+    left = (request.max_run_us or 0) - request.used_us
+    return Charge(
+        event["charge_milli"],
+        event.get("model", ""),
+        request.need.profile,
+        units,
+        event.get("memory_mib", 0),
+        max(0, left),
+    )
+
+
+def count(state: State, request: Request, what: str) -> None:
+    """Count the request's charge; a quota that it does not fit under is a broken log (Q1)."""
+    assert request.charge is not None
+    holder = holder_of(state, request.tenant, request.project)
+    for resource in state.quotas[holder].governed:
+        asked = amount(resource, request.charge)
+        room = available(state, holder, resource)
+        if asked and room is not None and asked > room:
+            raise RuleBroken("Q1", f"{what}: {holder} asks {asked} of {resource}, {room} is left")
+    add(state, holder, request.charge)
+    state.index.tightened(state, holder)
+
+
+def uncount(state: State, request: Request) -> None:
+    """Let the request count against its quota no longer."""
+    if request.charge is None:
+        return
+    holder = holder_of(state, request.tenant, request.project)
+    if request.evicted:
+        leave(state.quotas[holder], request.charge, -1)
+    else:
+        remove(state, holder, request.charge)
+    request.charge = None
+    request.evicted = False
+    state.index.relieve(state, holder)
+
+
+REQUEST_EVENTS: dict[str, Callable[[State, Event, int], None]] = {
+    "request.received": _request_received,
+    "request.rejected": _request_rejected,
+    "request.queued": _request_queued,
+    "request.ended": _request_ended,
+    "request.reserved": _request_reserved,
+    "request.unreserved": _request_unreserved,
+    "request.planned": _request_planned,
+}

@@ -1,0 +1,286 @@
+"""Where a need could be met if some leases ended, and which ones: as few as can be.
+
+Device by device and node by node: what is free, or will be when what already ends
+has ended, costs nothing; of the rest, the fewest leases that make enough room, then
+the least by their order (reclaimed before preempted, lower priorities first, the
+latest granted first). What turns out not to be needed is dropped again (Q6).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from ledger.core.index import usable
+from ledger.core.placement import Placement
+from ledger.core.state import WHOLE_MILLI
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ledger.core.places import ClassKey
+    from ledger.core.state import Device, Need, Node, State
+
+__all__ = ["Candidate", "choose_place"]
+
+
+class Candidate(NamedTuple):
+    """A lease that may be evicted: the rule, where it comes in order, and of which replicas.
+
+    ``spare`` is how many of its ``group`` may go.
+    """
+
+    lease: str
+    rule: str
+    order: tuple[bool, int, int, str]
+    group: tuple[str, str] | None
+    spare: int
+
+
+class _Room(NamedTuple):
+    """A node (or device) that would do: the leases that must end, and the units it gives."""
+
+    victims: tuple[str, ...]
+    node: str
+    units: tuple[str, ...]
+
+
+def choose_place(
+    state: State,
+    need: Need,
+    key: ClassKey,
+    candidates: Mapping[str, Candidate],
+    allowed: Callable[[str], bool],
+) -> tuple[Placement, list[str]] | None:
+    """Return a place in the class and the leases that have to end for it, or None.
+
+    Only nodes that are ``allowed`` are looked at.
+    """
+    if need.mode == "whole" and need.count == 0:
+        return None
+    rooms = sorted(
+        (room for room in _FINDERS[need.mode](state, need, key, candidates) if allowed(room.node)),
+        key=lambda room: (len(room.victims), _worst(room.victims, candidates), room.node),
+    )
+    wanted = need.nodes if need.mode == "whole" else 1
+    chosen: list[_Room] = []
+    victims: dict[str, None] = {}
+    for room in rooms:
+        fresh = [name for name in room.victims if name not in victims]
+        if not _spared(fresh, victims, candidates):
+            continue
+        chosen.append(room)
+        victims.update(dict.fromkeys(fresh))
+        if len(chosen) == wanted:
+            parts = tuple((one.node, one.units) for one in chosen)
+            milli = _charge(need, key)
+            return Placement(parts, milli, key), list(victims)
+    return None
+
+
+def _charge(need: Need, key: ClassKey) -> int:
+    if need.mode == "share":
+        return need.gpu_milli
+    return key[4] * need.count * need.nodes
+
+
+def _worst(victims: Iterable[str], candidates: Mapping[str, Candidate]) -> list[object]:
+    """Compare sets of victims by their dearest member."""
+    return [max((candidates[name].order for name in victims), default=())]
+
+
+def _spared(
+    fresh: list[str], taken: Mapping[str, None], candidates: Mapping[str, Candidate]
+) -> bool:
+    """Say whether every group keeps the replicas it must keep (C25)."""
+    for name in fresh:
+        one = candidates[name]
+        if one.group is not None:
+            gone = sum(candidates[other].group == one.group for other in (*taken, *fresh))
+            if gone > one.spare:
+                return False
+    return True
+
+
+def _usable_nodes(state: State, key: ClassKey, members: Iterable[str]) -> list[Node]:
+    return [
+        node
+        for name in members
+        if (node := state.nodes[name]).state == "online" and node.pool == key[0]
+    ]
+
+
+def _devices(state: State, node: Node, key: ClassKey) -> list[Device]:
+    """Return the node's devices of the class that could be leased once nothing holds them."""
+    return [
+        device
+        for uuid in node.devices
+        if (device := state.devices[uuid]).model == key[1]
+        and device.memory_mib == key[2]
+        and usable(node, device)
+        and device.kept_for is None
+    ]
+
+
+def _holders(state: State, device: Device, candidates: Mapping[str, Candidate]) -> list[str] | None:
+    """Return who has to go for the device to be free; None when somebody may not.
+
+    What already ends, or is being cleaned, costs nothing.
+    """
+    found = []
+    for name, hold in device.holds.items():
+        if hold.cleaning or state.leases[name].state == "stopping":
+            continue
+        if name not in candidates:
+            return None
+        found.append(name)
+    return found
+
+
+def _whole(
+    state: State, need: Need, key: ClassKey, candidates: Mapping[str, Candidate]
+) -> Iterable[_Room]:
+    for node in _usable_nodes(state, key, state.index.cards[key].members):
+        free: list[str] = []
+        by_lease: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for device in _devices(state, node, key):
+            if device.mig_enabled or device.slices:
+                continue
+            holders = _holders(state, device, candidates)
+            if holders is not None:
+                by_lease[tuple(sorted(holders))].append(device.uuid)
+        free = by_lease.pop((), [])
+        groups = sorted(
+            by_lease.items(),
+            key=lambda one: (len(one[0]), -len(one[1]), _worst(one[0], candidates)),
+        )
+        victims: dict[str, None] = {}
+        units = free[: need.count]
+        for names, uuids in groups:
+            if len(units) >= need.count:
+                break
+            victims.update(dict.fromkeys(names))
+            units += uuids[: need.count - len(units)]
+        if len(units) < need.count:
+            continue
+        needed = _without_needless(victims, units, by_lease, free, need.count)
+        if _host_would_fit(state, node, need, needed[0]):
+            yield _Room(needed[0], node.name, needed[1])
+
+
+def _without_needless(
+    victims: Mapping[str, None],
+    units: list[str],
+    by_lease: Mapping[tuple[str, ...], list[str]],
+    free: list[str],
+    count: int,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Drop every victim without which there is still enough; return victims and units."""
+    kept = dict.fromkeys(victims)
+    for name in list(kept):
+        rest = {one: None for one in kept if one != name}
+        able = [*free]
+        for names, uuids in by_lease.items():
+            if all(one in rest for one in names):
+                able += uuids
+        if len(able) >= count:
+            kept = rest
+            units = able[:count]
+    return tuple(kept), tuple(sorted(units))
+
+
+def _share(
+    state: State, need: Need, key: ClassKey, candidates: Mapping[str, Candidate]
+) -> Iterable[_Room]:
+    for node in _usable_nodes(state, key, state.index.cards[key].members):
+        for device in _devices(state, node, key):
+            if device.mig_enabled or device.slices:
+                continue
+            victims = _make_share(state, device, need, candidates)
+            if victims is not None and _host_would_fit(state, node, need, victims):
+                yield _Room(victims, node.name, (device.uuid,))
+
+
+def _make_share(
+    state: State, device: Device, need: Need, candidates: Mapping[str, Candidate]
+) -> tuple[str, ...] | None:
+    """Return the fewest holders of the device whose end leaves room for the share."""
+    milli, mib = WHOLE_MILLI, device.memory_mib
+    able = []
+    for name, hold in device.holds.items():
+        if hold.cleaning or state.leases[name].state == "stopping":
+            continue
+        milli -= hold.milli
+        mib -= hold.mib
+        if name in candidates:
+            able.append((-hold.milli, -hold.mib, candidates[name].order, name, hold))
+    victims: list[tuple[str, int, int]] = []
+    for _, _, _, name, hold in sorted(able, key=lambda one: one[:3]):
+        if milli >= need.gpu_milli and mib >= need.memory_mib:
+            break
+        milli += hold.milli
+        mib += hold.mib
+        victims.append((name, hold.milli, hold.mib))
+    if milli < need.gpu_milli or mib < need.memory_mib:
+        return None
+    for one in list(victims):
+        if milli - one[1] >= need.gpu_milli and mib - one[2] >= need.memory_mib:
+            victims.remove(one)
+            milli -= one[1]
+            mib -= one[2]
+    return tuple(name for name, _, _ in victims)
+
+
+def _mig(
+    state: State, need: Need, key: ClassKey, candidates: Mapping[str, Candidate]
+) -> Iterable[_Room]:
+    """Look at each node alone: slices of the profile that are there, and who has them."""
+    by_node: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for item in state.slices.values():
+        device = state.devices[item.device]
+        if (device.model, device.memory_mib, item.profile) != (key[1], key[2], key[3]):
+            continue
+        node = state.nodes[device.node]
+        if node.pool != key[0] or not usable(node, device) or item.quarantine is not None:
+            continue
+        if item.kept_for is not None or device.holds:
+            continue
+        ending = item.lease is None or item.cleaning or state.leases[item.lease].state == "stopping"
+        holder = "" if ending else item.lease or ""
+        if not holder or holder in candidates:
+            by_node[node.name][holder].append(item.id)
+    for name, held in by_node.items():
+        units = held.pop("", [])[: need.count]
+        victims = []
+        for holder, names in sorted(
+            held.items(), key=lambda one: (-len(one[1]), candidates[one[0]].order)
+        ):
+            if len(units) >= need.count:
+                break
+            victims.append(holder)
+            units += names[: need.count - len(units)]
+        if len(units) >= need.count and _host_would_fit(state, state.nodes[name], need, victims):
+            yield _Room(tuple(victims), name, tuple(units))
+
+
+_FINDERS = {"whole": _whole, "share": _share, "mig": _mig}
+
+
+def _host_would_fit(state: State, node: Node, need: Need, victims: Iterable[str]) -> bool:
+    """Say whether the node has the CPU and memory beside, once the victims have ended.
+
+    What ends already costs nothing here either.
+    """
+    if not need.cpu_milli and not need.host_memory_mib:
+        return True
+    cpu, memory = need.cpu_milli + node.cpu_used, need.host_memory_mib + node.memory_used
+    ending = [name for name, one in state.leases.items() if one.state == "stopping"]
+    for name in {*victims, *ending}:
+        if node.name not in state.leases[name].parts:
+            continue
+        other = state.requests[state.leases[name].request].need
+        cpu -= other.cpu_milli
+        memory -= other.host_memory_mib
+    return (not need.cpu_milli or node.cpu_milli is None or cpu <= node.cpu_milli) and (
+        not need.host_memory_mib or node.memory_mib is None or memory <= node.memory_mib
+    )

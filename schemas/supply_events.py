@@ -1,0 +1,109 @@
+"""The events of what there is: nodes, devices and slices."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from schemas.base import Count, Milli, Model, Name, Reference, Text, WholeMib
+from schemas.observations import Evidence, Health, Incarnation
+
+__all__ = [
+    "DeviceCleared",
+    "DeviceDiscovered",
+    "DeviceHealthChanged",
+    "NodeChanged",
+    "NodeRegistered",
+    "Quarantined",
+    "SliceGone",
+    "SlicePresent",
+]
+
+
+class NodeRegistered(Model):
+    """A node, or a new incarnation of it, told what it is."""
+
+    type: Literal["node.registered"]
+    node: Name
+    incarnation: Incarnation
+    epoch: Count
+    agent: Text
+    pool: Name
+    cpu_milli: Milli | None
+    memory_mib: WholeMib | None
+
+
+class NodeChanged(Model):
+    """A node moved along its lifecycle."""
+
+    type: Literal["node.changed"]
+    node: Name
+    state: Literal["registering", "online", "draining", "maintenance", "silent", "lost"]
+    reason: Text
+    mode: Literal["online", "draining", "maintenance"] | None = None
+    author: Name | None = None
+
+
+class DeviceDiscovered(Model):
+    """A device was reported for the first time, again after absence, or with new facts."""
+
+    type: Literal["device.discovered"]
+    device: Reference
+    node: Name
+    model: Text
+    memory_mib: WholeMib
+    architecture: Text | None
+    compute_slices: Count
+    mig_enabled: bool
+    index: Count | None
+
+
+class DeviceHealthChanged(Model):
+    """A device's health, as its node sees it."""
+
+    type: Literal["device.health"]
+    device: Reference
+    health: Health
+    reason: Text
+    evidence: Evidence
+
+
+class Quarantined(Model):
+    """A device or slice was not proved clean: out of use until an operator's word."""
+
+    type: Literal["device.quarantined", "slice.quarantined"]
+    unit: Reference
+    reason: Text
+    evidence: Evidence
+
+
+class DeviceCleared(Model):
+    """An operator gave a word that the device and its slices are clean."""
+
+    type: Literal["device.cleared"]
+    device: Reference
+    author: Name
+    reason: Text
+
+
+class SlicePresent(Model):
+    """A MIG slice was seen. Its id is the ledger's own: MIG UUIDs come back."""
+
+    type: Literal["slice.present"]
+    slice: Reference
+    device: Reference
+    mig_uuid: Reference
+    profile: Text
+    gi: Count
+    ci: Count | None
+    start: Count
+    size: Count
+    compute_slices: Count
+    memory_mib: WholeMib
+
+
+class SliceGone(Model):
+    """A slice is no longer there."""
+
+    type: Literal["slice.gone"]
+    slice: Reference
+    reason: Text

@@ -1,0 +1,199 @@
+"""What may happen next: tables of acts with their weights, drawn by a seeded generator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.world import NODES, QUEUES, QUOTAS, SLICES, TEAMS, UUIDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.world import World
+
+__all__ = ["Act", "draw"]
+
+#: A method of `World` and what it is given.
+Act = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+_CHANGES: tuple[dict[str, Any], ...] = (
+    {"model": "H200"},
+    {"model": "H100", "index": 3},
+    {"memory_mib": 40_000},
+    {"memory_mib": 81_920},
+    {"mig_enabled": True, "compute_slices": 7},
+    {"mig_enabled": False},
+    {"health": "unhealthy"},
+    {"health": "healthy"},
+    {"health": "healthy"},
+    *({"slices": slices} for slices in SLICES),
+)
+_LIMITS: tuple[tuple[dict[str, Any], ...], ...] = (
+    (),
+    (),
+    ({"resource": "model:H100", "nominal": 2_000},),
+    ({"resource": "model:H100", "nominal": 1_000, "borrowing": 1_000, "lending": 0},),
+    ({"resource": "profile:1g.10gb", "nominal": 2},),
+    ({"resource": "memory_mib", "nominal": 170_000},),
+    ({"resource": "memory_mib", "nominal": 82_000, "lending": 10_000},),
+)
+
+
+def _pick(random: Random) -> int:
+    return random.randrange(41)
+
+
+def _ask(random: Random) -> dict[str, Any]:
+    mode = random.choice(("whole", "whole", "whole", "share", "mig"))
+    ask: dict[str, Any] = {"mode": mode}
+    if mode == "share":
+        ask["gpu_milli"] = random.choice((1, 300, 500, 1000))
+        if random.random() < 0.3:
+            ask["memory_mib"] = random.choice((10_000, 50_000))
+    elif mode == "mig":
+        ask["profile"] = random.choice(("1g.10gb", "1g.10gb", "3g.40gb"))
+        ask["count"] = random.randint(1, 3)
+    else:
+        ask["count"] = random.choice((0, 1, 1, 1, 2, 2))
+        ask["nodes"] = random.choice((1, 1, 1, 2, 2, 3))
+        if random.random() < 0.1:
+            ask["memory_mib"] = 30_000
+    if random.random() < 0.2:
+        ask["models"] = random.choice((["H100"], ["A10"], ["H100", "A10"]))
+    if random.random() < 0.1:
+        ask["pool"] = random.choice(("main", "side"))
+    if random.random() < 0.1:
+        ask["labels"] = {"zone": "1"}
+    return ask
+
+
+_MORE: dict[str, tuple[float, tuple[Any, ...]]] = {
+    "beside": (0.15, ({"cpu_milli": 4_000}, {"memory_mib": 600})),
+    "priority": (0.6, (-5, 0, 5, 5, 9)),
+    "preemptible": (0.6, (True,)),
+    "retries": (0.3, (1, 2)),
+    "max_wait_s": (0.2, (0, 60)),
+    "max_run_s": (0.4, (30, 600)),
+    "replicas_min": (0.2, (0, 1, 2)),
+    "recovery": (0.2, ("end", "requeue")),
+}
+
+
+def _some(random: Random, table: dict[str, tuple[float, tuple[Any, ...]]]) -> dict[str, Any]:
+    return {
+        name: random.choice(choices)
+        for name, (chance, choices) in table.items()
+        if random.random() < chance
+    }
+
+
+def _submit(random: Random) -> Act:
+    who = (
+        random.choice(TEAMS),
+        *random.choice((("t", None), ("t", "p"), ("t", "q"), ("t", "odd"), ("u", None), ("v", None))),
+        random.choice(QUEUES),
+    )
+    task = (
+        random.choice(("task", "web", "web", f"job{random.randrange(9)}")),
+        random.choice(("training", "online-inference", "evaluation")),
+    )
+    return "submit", (who, _ask(random), _some(random, _MORE), task), {}
+
+
+_QUEUE: dict[str, tuple[float, tuple[Any, ...]]] = {
+    "max_wait_s": (0.1, (0, 300)),
+    "max_gpus": (0.1, (1, 4)),
+    "max_run_s": (0.3, (30, 600)),
+    "tenants": (0.1, (["t"], ["u", "v"])),
+    "fair_share": (0.3, (True,)),
+    "preemption": (0.7, ("never", "same-tenant", "any-tenant", "any-tenant")),
+    "reclaim": (0.7, ("never", "lower-priority", "any", "any")),
+    "idle_remind_s": (0.2, (10, 30)),
+    "idle_reclaim_s": (0.2, (20, 60)),
+}
+
+
+def _queue(random: Random) -> Act:
+    ordering = random.choice(("strict", "best-effort", "backfill", "backfill"))
+    return "queue", (random.choice(QUEUES), ordering, _some(random, _QUEUE)), {}
+
+
+_QUOTA: dict[str, tuple[float, tuple[Any, ...]]] = {
+    "borrowing_gpu_milli": (0.4, (0, 1_000, 3_000)),
+    "lending_gpu_milli": (0.4, (0, 1_000)),
+    "limits": (0.3, _LIMITS),
+    "budget": (0.2, ({"gpu_hours": 1, "period_s": 600}, {"gpu_hours": 0, "period_s": 300})),
+    "weight": (0.2, (1, 5)),
+    "half_life_s": (0.2, (60, 600)),
+    "parent": (0.1, (None, "org", "t", "v")),
+    "evict": (0.3, (True,)),
+}
+
+
+def _quota(random: Random) -> Act:
+    nominal = random.choice((0, 1_000, 1_000, 2_000, 3_000, 4_000, 8_000, 20_000))
+    return "quota", (random.randrange(len(QUOTAS)), nominal, _some(random, _QUOTA)), {}
+
+
+def _with(name: str, *choices: Any, **words: Any) -> Callable[[Random], Act]:
+    """Make a drawer: each argument a tuple of choices, or a function of the generator."""
+
+    def value(random: Random, one: Any) -> Any:
+        return one(random) if callable(one) else random.choice(one)
+
+    def drawn(random: Random) -> Act:
+        return (
+            name,
+            tuple(value(random, one) for one in choices),
+            {word: value(random, one) for word, one in words.items()},
+        )
+
+    return drawn
+
+
+_BOTH = (False, True)
+_RARELY = (False, False, False, True)
+_HEALTH = ("healthy", "healthy", "unhealthy", "unknown", "gone")
+
+#: (weight, drawer, what of the world must not be empty).
+_ACTS: tuple[tuple[int, Callable[[Random], Act], str], ...] = (
+    (30, _submit, ""),
+    (1, _with("submit_again", _pick, other=_BOTH), "submitted"),
+    (3, _with("cancel", lambda random: random.randrange(5000), wrong=_RARELY), "submitted"),
+    (1, _with("cancel_reserved", _pick), ""),
+    (4, _with("release", lambda random: random.randrange(5000), wrong=_RARELY), "leases"),
+    (3, _with("extend", _pick, (5, 100, 1000), wrong=_RARELY), "leases"),
+    (
+        12,
+        _with("task", _pick, ("started", "completed", "completed", "failed", "stopped", "idle", "busy")),
+        "leases",
+    ),
+    (10, _with("answer", _pick, done=(True, True, True, False), old=_RARELY), "orders"),
+    (12, _with("answer_all"), "orders"),
+    (4, _with("inventory", NODES, boot=(False, False, True)), ""),
+    (2, _with("move", UUIDS, (*NODES, ""), tell=_BOTH), ""),
+    (3, _with("change", UUIDS, _CHANGES), ""),
+    (4, _with("hear", NODES, ("silent", "back", "back")), ""),
+    (3, _with("health", _pick, _HEALTH), ""),
+    (1, _with("health_reserved", _pick, _HEALTH), ""),
+    (1, _with("repool", NODES, ("main", "main", "side", "new")), ""),
+    (1, _with("odd", NODES, ("agent", "boot", "epoch", "cpu")), ""),
+    (1, _with("reclaim", _pick), "leases"),
+    (4, _with("clear", UUIDS), ""),
+    (4, _with("mode", NODES, ("online", "online", "draining", "maintenance")), ""),
+    (4, _quota, ""),
+    (1, _with("quota_ask", (0, 1, 2, 3, 4, 5), (1_000, 5_000, 30_000)), ""),
+    (1, _with("quota_answer", _pick, ("op", "boss"), approve=(True, True, False)), "asks"),
+    (1, _with("pool", ("main", "side", "new"), ("1", "2"), (0, 10, 200)), ""),
+    (3, _queue, ""),
+    (10, _with("time", (-100, 0, 1, 10, 40, 150, 700)), ""),
+)
+
+
+def draw(random: Random, world: World) -> Act:
+    """Return the next act."""
+    while True:
+        (one,) = random.choices(_ACTS, [weight for weight, _, _ in _ACTS])
+        if not one[2] or getattr(world, one[2]):
+            return one[1](random)
