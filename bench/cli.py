@@ -46,13 +46,24 @@ def core(
     gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, max=64)] = 8,
     requests: Annotated[int, typer.Option("--requests", min=1)] = 20_000,
     seed: Seed = 1,
+    against: Annotated[
+        str | None, typer.Option("--against", help="A commit to run in turn with this code.")
+    ] = None,
     *,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="What a decision costs at 100,000 GPUs and at 1,000.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Time the pure core: decisions a second in one process."""
-    from bench.core import run  # noqa: PLC0415 - each bench loads only what it needs
+    from bench import core as bench  # noqa: PLC0415 - each bench loads only what it needs
 
-    _print(run(nodes, gpus_per_node, requests, seed), as_json=as_json)
+    if against is not None:
+        _print(bench.run_against(against, nodes, gpus_per_node, requests, seed), as_json=as_json)
+    elif scale:
+        _print(bench.run_scaled((1_000, 100_000), requests, seed), as_json=as_json)
+    else:
+        _print(bench.run(nodes, gpus_per_node, requests, seed), as_json=as_json)
 
 
 @bench_app.command()
@@ -140,3 +151,109 @@ def parvagpu(
             _print(row, as_json=as_json)
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+@bench_app.command()
+def no(
+    nodes: Annotated[int, typer.Option("--nodes", min=12)] = 1000,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=4, max=16)] = 8,
+    waiting: Annotated[int, typer.Option("--waiting", min=1)] = 100_000,
+    tries: Annotated[int, typer.Option("--tries", min=1, help="Refusals of each kind.")] = 100,
+    seed: Seed = 1,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Time a no with its complete reason, while many wait."""
+    from bench.no import run  # noqa: PLC0415
+
+    _print(run(nodes, gpus_per_node, waiting, tries, seed), as_json=as_json)
+
+
+@bench_app.command()
+def fill(
+    nodes: Annotated[int, typer.Option("--nodes", min=1)] = 500, *, as_json: Json = False
+) -> None:
+    """Time one-GPU requests that fill a site of 8 GPUs a node."""
+    from bench.fill import fill as run  # noqa: PLC0415
+
+    _print(run(nodes), as_json=as_json)
+
+
+@bench_app.command()
+def reclaim(
+    case: Annotated[str, typer.Option("--case", help="one, gang, or both.")] = "both",
+    nodes: Annotated[int, typer.Option("--nodes", min=2)] = 1000,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Time taking borrowed GPUs back for who is entitled to them."""
+    from bench.fill import reclaim as run  # noqa: PLC0415
+
+    for one in ("one", "gang") if case == "both" else (case,):
+        _print(run(one, nodes), as_json=as_json)
+
+
+@bench_app.command()
+def quota(
+    cohorts: Annotated[int, typer.Option("--cohorts", min=1)] = 10,
+    queues: Annotated[int, typer.Option("--queues", min=1, help="Quotas a cohort.")] = 100,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Time 50 requests from each of many quotas that borrow from each other."""
+    from bench.quotas import run  # noqa: PLC0415
+
+    _print(run(cohorts, queues), as_json=as_json)
+
+
+@bench_app.command()
+def helios(
+    policy: Annotated[
+        str, typer.Option("--policy", help="fifo, back-fill, back-fill-planned, or all.")
+    ] = "all",
+    *,
+    as_json: Json = False,
+) -> None:
+    """Replay a real month of two virtual clusters under their quotas."""
+    from bench.helios import POLICIES, run  # noqa: PLC0415
+
+    for one in POLICIES if policy == "all" else (policy,):
+        _print(run(one), as_json=as_json)
+
+
+@bench_app.command()
+def openb(
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of public data (GPULEDGER_DATA).")
+    ] = None,
+    lists: Annotated[
+        str, typer.Option("--lists", help="Pod lists with commas between; all of them if left out.")
+    ] = "",
+    policy: Annotated[
+        str, typer.Option("--policy", help="least-waste, fgd, first-fit or best-fit.")
+    ] = "least-waste",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Counted up from 42.")] = 10,
+    *,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Let fgd run on the same arrivals beside it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Fill Alibaba's cluster with its own pods, beyond what it has, and see what is allocated."""
+    from bench.openb import run  # noqa: PLC0415
+    from bench.openb_trace import LISTS  # noqa: PLC0415
+    from bench.parvagpu import data_folder  # noqa: PLC0415
+
+    chosen = lists.split(",") if lists else list(LISTS)
+    for name in chosen:
+        if name not in LISTS:
+            raise typer.BadParameter(f"{name!r} is not one of {', '.join(LISTS)}")
+    if policy not in ("best-fit", "first-fit", "fgd", "least-waste"):
+        raise typer.BadParameter(f"{policy!r} is no placement policy")
+    folder = data_folder(data)
+    if not (folder / "openb").is_dir():
+        raise typer.BadParameter(
+            f"{folder} has no folder openb: name it by --data or GPULEDGER_DATA"
+        )
+    for row in run(folder, chosen, policy, seeds, compare=compare):
+        _print(row, as_json=as_json)

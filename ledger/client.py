@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from ledger.log.partition import partition_of
 from ledger.wire import full_name, input_entry
 from schemas.messages import Reply
+from schemas.placement import PlacementApply
 from schemas.requests import (
     DeviceClear,
     LeaseExtend,
@@ -64,6 +65,7 @@ _TYPES: dict[type[Model], str] = {
     LeaseRelease: "lease.release",
     LeaseReclaim: "lease.reclaim",
     PoolApply: "pool.apply",
+    PlacementApply: "placement.apply",
     QueueApply: "queue.apply",
     QuotaApply: "quota.apply",
     QuotaAsk: "quota.ask",

@@ -34,8 +34,14 @@ _SOURCE = "/gpuledger/dry-run"
 _QUOTA_FIELDS = ("parent", "limits", "weight", "half_life_us")
 _BUDGET = ("period_us", "budget_milli_us")
 
+#: Orders whose answer says no more than that they are done.
+_FREEING = frozenset({"stop", "clean"})
+
 #: How many orders are thought to be carried out, to see who gets what they free.
 MAX_ORDERS = 10_000
+
+#: How many ticks what is overdue may take; each does as much as a record holds.
+MAX_TICKS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +135,9 @@ class _Stage:
         self.found = Rehearsal()
         self._count = 0
         # What is overdue, and what a cut pass has left, is not the records' doing.
-        while self._feed("observations", "tick", Tick()).events:
-            pass
+        for _ in range(MAX_TICKS):
+            if not self._feed("observations", "tick", Tick()).events:
+                break
         self._reserved_before = self._reserved()
         self._over_before = {(one.quota, one.resource) for one in _over(self.state, set())}
         self._orders_before = set(self.state.orders)
@@ -210,8 +217,9 @@ class _Stage:
         return {one.id for one in self.state.requests.values() if one.state == "reserved"}
 
     def _ours(self, order: str) -> bool:
-        node = self.state.nodes[self.state.orders[order].node]
-        return order not in self._orders_before and node.state not in ("silent", "lost")
+        known = self.state.orders[order]
+        heard = self.state.nodes[known.node].state not in ("silent", "lost")
+        return known.kind in _FREEING and heard and order not in self._orders_before
 
 
 def _over(state: State, before: set[tuple[str, str]]) -> list[OverQuota]:

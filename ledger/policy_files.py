@@ -116,10 +116,18 @@ def _documents(text: str) -> Iterable[Node]:
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            found += [Node(one.value, number) for one in read_documents(line)]
+            found += [_at(one, number) for one in read_documents(line)]
         except NotTheFormat as fault:
             raise NotTheFormat(fault.message, fault.path, number) from None
     return found
+
+
+def _at(node: Node, line: int) -> Node:
+    """Return the node with everything in it at ``line``."""
+    value = node.value
+    if isinstance(value, dict):
+        return Node({name: _at(each, line) for name, each in value.items()}, line)
+    return Node([_at(each, line) for each in value] if isinstance(value, list) else value, line)
 
 
 def _items(node: Node) -> list[Node]:

@@ -189,13 +189,17 @@ class CoreDriver:
             found = [one for state in cells.values() for one in broken(state)]
             assert not found, "\n".join(map(str, found))
         for due_us, kind, name in self.state.index.deadlines.standing(self.state):
-            # A pool's patience may be lowered below what has passed: the next input acts on it.
-            late = due_us < self.state.now_us and kind != "node" and fired < MAX_DUE
+            # A pool's or queue's patience may be lowered below what has passed, and a lease
+            # may have been idle for longer: the next input acts on it.
+            soon = kind in ("node", "remind", "idle")
+            late = due_us < self.state.now_us and not soon and fired < MAX_DUE
             assert not late, f"V1: {kind} {name} was due at {due_us}"
         for quota in self.state.quotas.values():
             grown = quota.used.get(GPU, 0) > before.get(quota.name, 0)
             left = available(self.state, quota.name, GPU)
-            assert not grown or left is None or left >= 0, f"Q1: {quota}"
+            # What is kept from lending may be used, whatever is lacking above.
+            kept = quota.used.get(GPU, 0) <= quota.kept.get(GPU, 0)
+            assert not grown or kept or left is None or left >= 0, f"Q1: {quota}"
 
     # -- policy -----------------------------------------------------------
 

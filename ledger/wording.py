@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
+    "field_text",
     "listed",
     "need_text",
     "numbers_text",
@@ -38,12 +39,16 @@ def numbers_text(numbers: Mapping[str, object]) -> str:
 
 
 def _number_text(name: str, value: object) -> str:
-    """Return one of them; the unit is the end of the name, and None is the absence of a limit."""
+    return " ".join(field_text(name, value))
+
+
+def field_text(name: str, value: object) -> tuple[str, str]:
+    """Return a field's name without its unit, and its value with it; None is ``none``."""
     for ending, words in _UNITS.items():
-        if name.endswith(ending):
-            said = "none" if value is None else words(value) if isinstance(value, int) else value
-            return f"{name.removesuffix(ending).replace('_', ' ')} {said}"
-    return f"{name.replace('_', ' ')} {'none' if value is None else value}"
+        if name.endswith(ending) and (value is None or isinstance(value, int)):
+            short = name.removesuffix(ending if ending[0] == "_" else "_milli")
+            return short.replace("_", " "), "none" if value is None else words(value)
+    return name.replace("_", " "), "none" if value is None else str(value)
 
 
 #: Later than any duration, in µs: what is larger is a time.
@@ -62,7 +67,7 @@ def _decimal(value: int, parts: int) -> str:
 _UNITS: dict[str, Callable[[int], str]] = {
     "_milli_us": lambda value: f"{_decimal(value, 3_600_000_000_000)} GPU-hours",
     "_us": _us_text,
-    "cpu_milli": lambda value: f"CPU {_decimal(value, 1000)} cores",
+    "cpu_milli": lambda value: f"{_decimal(value, 1000)} cores",
     "_milli": lambda value: f"{_decimal(value, 1000)} GPUs",
     "_mib": lambda value: f"{value} MiB",
 }
@@ -157,7 +162,8 @@ def _queued(event: Mapping[str, Any]) -> str:
 
 def _granted(event: Mapping[str, Any]) -> str:
     parts = parts_text(event["parts"])
-    return f"lease {event['lease']} was granted: {parts} (charged {event['charge_milli']} milli)"
+    charge = quantity_text("gpu", event["charge_milli"])
+    return f"lease {event['lease']} was granted: {parts} (charged {charge})"
 
 
 def _stopping(event: Mapping[str, Any]) -> str:
@@ -195,7 +201,7 @@ def _reminded(event: Mapping[str, Any]) -> str:
 
 def _quota_asked(event: Mapping[str, Any]) -> str:
     name = "/".join(one for one in (event["tenant"], event.get("project")) if one)
-    asked = f"{event['nominal_gpu_milli']} milli for {name}"
+    asked = f"{quantity_text('gpu', event['nominal_gpu_milli'])} for {name}"
     return f"quota {event['ask']} was asked for: {asked}{_by(event)}{_because(event)}"
 
 
@@ -259,11 +265,15 @@ def _alarm(event: Mapping[str, Any]) -> str:
 
 _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "pool.applied": lambda event: f"pool {event['pool']} was set{_by(event)}{_because(event)}",
+    "placement.applied": lambda event: (
+        f"pool {event['pool']} is told of {len(event['shapes'])} shapes of requests"
+        f"{_by(event)}{_because(event)}"
+    ),
     "queue.applied": lambda event: (
         f"queue {event['queue']} was set to {event['ordering']}{_by(event)}{_because(event)}"
     ),
     "quota.applied": lambda event: (
-        f"tenant {event['tenant']} may hold {event['nominal_gpu_milli']} milli"
+        f"tenant {event['tenant']} may hold {quantity_text('gpu', event['nominal_gpu_milli'])}"
         f"{_by(event)}{_because(event)}"
     ),
     "template.applied": lambda event: (
@@ -292,6 +302,7 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "request.unreserved": lambda event: (
         f"the place of request {event['request']} cannot be kept{_because(event)}"
     ),
+    "request.rested": lambda event: f"request {event['request']} may have others evicted again",
     "request.planned": _planned,
     "quota.asked": _quota_asked,
     "quota.answered": _quota_answered,

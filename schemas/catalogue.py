@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from schemas import messages, observations, records, requests, templates
+from schemas import messages, observations, placement, records, requests, templates
 from schemas.events import EVENT_MODELS
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "lease.release": requests.LeaseRelease,
         "lease.reclaim": requests.LeaseReclaim,
         "pool.apply": requests.PoolApply,
+        "placement.apply": placement.PlacementApply,
         "queue.apply": requests.QueueApply,
         "quota.apply": requests.QuotaApply,
         "quota.ask": requests.QuotaAsk,
@@ -55,6 +56,7 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "template.apply": templates.TemplateApply,
         "node.set": requests.NodeSet,
         "device.clear": requests.DeviceClear,
+        "device.partition": requests.DevicePartition,
     },
     "observations": {
         "node.inventory": observations.NodeInventory,

@@ -85,6 +85,8 @@ _FINAL = (
     ("already_answered", 152, "the order was answered or given up before"),
     ("not_quarantined", 153, "the device is not in quarantine"),
     ("illegal_transition", 154, "the lifecycle has no such edge"),
+    ("not_partitionable", 158, "no MIG mode, no profiles reported, or its node is away"),
+    ("not_a_layout", 159, "the profiles have no place together on the device"),
     ("quota_cycle", 155, "a quota cannot be above itself"),
     ("exceeds_parent", 156, "the quotas below would have more than the one above them (Q3)"),
     ("still_in_use", 157, "requests count against it"),
@@ -97,10 +99,12 @@ _TRANSIENT = (
     ("quota_in_use", 200, "the quota is held by other leases, or nobody lends what is missing"),
     ("budget_spent", 205, "the quota's GPU-hours of this period are spent"),
     ("behind_in_queue", 201, "an earlier request of the strict queue waits for the same kind"),
+    ("partition_pending", 207, "a partition change is pending a reboot"),
     ("no_such_hardware", 202, "no device in the cell has what is asked"),
     ("no_capacity", 203, "not enough free devices, counted place by place"),
     ("planned_for_another", 206, "what is free is planned for an earlier request"),
     ("no_beside", 204, "devices are free, their nodes' CPU or memory is not"),
+    ("instance_busy", 208, "an instance that the layout has no place for is in use"),
     ("wait_expired", 210, "the longest wait has passed"),
 )
 

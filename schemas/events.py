@@ -13,6 +13,7 @@ from pydantic import Field
 from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
 from schemas.observations import Evidence
 from schemas.policy_events import (
+    PlacementApplied,
     PoolApplied,
     QueueApplied,
     QuotaAnswered,
@@ -29,10 +30,11 @@ from schemas.supply_events import (
     NodeRegistered,
     Quarantined,
     SliceGone,
+    SliceOrdered,
     SlicePresent,
 )
 
-__all__ = ["EVENT_MODELS", "Event", "Numbers"]
+__all__ = ["EVENT_MODELS", "Event", "Numbers", "PartitionStep"]
 
 #: The numbers that were compared, by name.
 Numbers = dict[Name, int | Text | None]
@@ -68,6 +70,7 @@ class Need(Model):
     profile: Text = ""
     cpu_milli: Milli = 0
     host_memory_mib: WholeMib = 0
+    compute_slices: Count = 0
 
 
 class RequestReceived(Model):
@@ -147,6 +150,7 @@ class RequestReserved(Model):
     type: Literal["request.reserved"]
     request: Reference
     charge_milli: Milli
+    model: Text = ""
     memory_mib: WholeMib = 0
     parts: tuple[LeasePart, ...]
     evicted: tuple[Reference, ...] = ()
@@ -159,6 +163,13 @@ class RequestUnreserved(Model):
     type: Literal["request.unreserved"]
     request: Reference
     reason: Text
+
+
+class RequestRested(Model):
+    """It was evicted some time ago and may have others evicted again (Q5)."""
+
+    type: Literal["request.rested"]
+    request: Reference
 
 
 class RequestPlanned(Model):
@@ -210,6 +221,7 @@ class LeaseStopping(Model):
     due_us: TimeUs | None = None
     author: Name | None = None
     by: Reference | None = None
+    rests_until_us: TimeUs | None = None
     rule: Text | None = None
 
 
@@ -258,16 +270,31 @@ class LeaseEnded(Model):
     held_us: TimeUs
 
 
+class PartitionStep(Model):
+    """One thing to do to a device; an instance that is there is named by its MIG UUID too."""
+
+    do: Literal["create", "destroy"]
+    profile: Text
+    start: Count
+    mig_uuid: Reference | None = None
+
+
 class OrderIssued(Model):
-    """A node was told to do something; sent again until it answers or the time is up."""
+    """A node was told to do something; sent again until it answers or the time is up.
+
+    ``partition``: change the layout of the one device in ``units`` by these ``steps``, in
+    this order, for ``request`` or for an operator (None).
+    """
 
     type: Literal["order.issued"]
     order: Reference
-    kind: Literal["clean", "stop"]
+    kind: Literal["clean", "stop", "partition"]
     node: Name
-    lease: Reference
+    lease: Reference | None = None
     units: tuple[Reference, ...]
     due_us: TimeUs
+    request: Reference | None = None
+    steps: tuple[PartitionStep, ...] = ()
 
 
 class OrderClosed(Model):
@@ -298,6 +325,7 @@ class AlarmRaised(Model):
 
 Event = Annotated[
     PoolApplied
+    | PlacementApplied
     | QueueApplied
     | QuotaApplied
     | QuotaAsked
@@ -310,6 +338,7 @@ Event = Annotated[
     | DeviceHealthChanged
     | Quarantined
     | DeviceCleared
+    | SliceOrdered
     | SlicePresent
     | SliceGone
     | RequestReceived
@@ -318,6 +347,7 @@ Event = Annotated[
     | RequestEnded
     | RequestReserved
     | RequestUnreserved
+    | RequestRested
     | RequestPlanned
     | LeaseGranted
     | LeaseStarted

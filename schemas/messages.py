@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Count, Model, Name, Reference, Text, TimeUs
-from schemas.events import CodeName, Numbers
+from schemas.events import CodeName, Numbers, PartitionStep
 
 __all__ = ["DeadLetter", "Order", "Position", "Reply", "ReplyPart"]
 
@@ -19,22 +19,24 @@ class Order(Model):
     """A node is told to do something.
 
     ``prepare`` makes a lease ready and starts its task; ``stop`` ends the task;
-    ``clean`` ends what is left of it and proves the units clean. Idempotent by
+    ``clean`` ends what is left of it and proves the units clean; ``partition``
+    changes the layout of the one device in ``units``, step by step. Idempotent by
     ``order``; a node with another incarnation refuses it.
     """
 
     order: Reference
-    kind: Literal["prepare", "clean", "stop"]
+    kind: Literal["prepare", "clean", "stop", "partition"]
     node: Name
     incarnation: Text
     cell: Name
-    lease: Reference
+    lease: Reference | None = None
     request: Reference | None = None
     task: Name | None = None
     units: tuple[Reference, ...]
     gpu_milli: Count = 1000
     expected_run_us: TimeUs | None = None
     due_us: TimeUs | None = None
+    steps: tuple[PartitionStep, ...] = ()
 
 
 class ReplyPart(Model):

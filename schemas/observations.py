@@ -17,6 +17,7 @@ __all__ = [
     "NodeSilent",
     "OrderDone",
     "OrderFailed",
+    "ProfileReport",
     "SliceReport",
     "TaskEnded",
     "TaskStarted",
@@ -38,11 +39,14 @@ class NodeFact(Model):
     node_time_us: TimeUs | None = None
 
 
+Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
+
+
 class SliceReport(Model):
     """A MIG instance that the node sees: its ids, and its place on the device."""
 
     mig_uuid: Reference
-    profile: Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
+    profile: Profile
     gi: Count
     ci: Count | None = None
     start: Annotated[int, Field(ge=0, le=63)]
@@ -51,8 +55,26 @@ class SliceReport(Model):
     memory_mib: WholeMib
 
 
+class ProfileReport(Model):
+    """A kind of MIG instance that the device offers, and at which memory slices it may start.
+
+    ``most`` is how many of it the device takes at once; 0: as many as fit.
+    """
+
+    profile: Profile
+    size: Annotated[int, Field(ge=1, le=64)]
+    compute_slices: Annotated[int, Field(ge=0, le=64)]
+    memory_mib: WholeMib
+    starts: Annotated[tuple[Annotated[int, Field(ge=0, le=63)], ...], Field(max_length=64)]
+    most: Annotated[int, Field(ge=0, le=64)] = 0
+
+
 class DeviceReport(Model):
-    """One device as the node sees it. ``index`` is a sighting, not an identity (C01)."""
+    """One device as the node sees it. ``index`` is a sighting, not an identity (C01).
+
+    ``profiles`` is what can be made of it; without them the ledger plans nothing on it.
+    ``mig_pending``: a change of its MIG mode takes effect after a reboot (C09).
+    """
 
     uuid: Reference
     model: Text
@@ -63,6 +85,8 @@ class DeviceReport(Model):
     compute_slices: Annotated[int, Field(ge=0, le=64)] = 0
     mig_enabled: bool = False
     slices: Annotated[tuple[SliceReport, ...], Field(max_length=16)] = ()
+    profiles: Annotated[tuple[ProfileReport, ...], Field(max_length=32)] = ()
+    mig_pending: bool = False
 
 
 class NodeInventory(NodeFact):
@@ -128,11 +152,12 @@ class TaskUse(NodeFact):
 
 
 class OrderDone(NodeFact):
-    """The node has carried an order out, with its evidence."""
+    """The node has carried an order out, with its evidence; ``slices`` are those created."""
 
     order: Reference
     took_us: TimeUs | None = None
     evidence: Evidence = Field(default_factory=dict)
+    slices: Annotated[tuple[SliceReport, ...], Field(max_length=16)] = ()
 
 
 class OrderFailed(NodeFact):

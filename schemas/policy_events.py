@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs
-from schemas.requests import LimitSet, TaskType
+from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
+from schemas.placement import HolePrice, TypicalShape
+from schemas.requests import LimitSet, Partition, Placement, TaskType
 from schemas.templates import RequiredField, TemplateDefaults, TemplateLimits
 
 __all__ = [
+    "PlacementApplied",
     "PoolApplied",
     "QueueApplied",
     "QuotaAnswered",
@@ -27,6 +29,23 @@ class PoolApplied(Model):
     labels: dict[Name, Text]
     silent_grace_us: TimeUs
     order_timeout_us: TimeUs
+    placement: Placement = "best-fit"
+    partition: Partition = "never"
+    slices_warning: Count = 4
+    author: Name
+    reason: Text
+
+
+class PlacementApplied(Model):
+    """A pool's placement policy was told what requests come (`schemas.placement`)."""
+
+    type: Literal["placement.applied"]
+    pool: Name
+    shapes: tuple[TypicalShape, ...]
+    holes: tuple[HolePrice, ...]
+    cpu_milli_per_gpu: Milli
+    memory_mib_per_gpu: WholeMib
+    loads_milli: dict[Text, Milli]
     author: Name
     reason: Text
 

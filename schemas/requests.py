@@ -13,12 +13,15 @@ __all__ = [
     "Beside",
     "Budget",
     "DeviceClear",
+    "DevicePartition",
     "LeaseExtend",
     "LeaseReclaim",
     "LeaseRelease",
     "LimitSet",
     "MigAsk",
     "NodeSet",
+    "Partition",
+    "Placement",
     "Policy",
     "PoolApply",
     "QueueApply",
@@ -42,8 +45,16 @@ TaskType = Literal[
     "interactive",
 ]
 
+Placement = Literal["best-fit", "first-fit", "fgd", "least-waste"]
+
+#: How far a pool's devices are partitioned for a request (`ledger.core.partition`).
+Partition = Literal["never", "create", "relayout"]
+
 Labels = Annotated[dict[Name, Text], Field(max_length=32)]
 Models = Annotated[tuple[Text, ...], Field(max_length=32)]
+
+
+Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
 
 
 class Where(Model):
@@ -72,11 +83,24 @@ class WholeAsk(Where):
 
 
 class MigAsk(Where):
-    """``count`` MIG slices of one profile that a node has reported present."""
+    """``count`` MIG slices of one profile.
+
+    Instead of the profile the least memory and compute of a slice: of each kind of
+    device the smallest profile that gives it will do. What is given is often more than
+    what was asked; both are on record (M8).
+    """
 
     mode: Literal["mig"]
-    profile: Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
+    profile: Profile | None = None
+    memory_mib: WholeMib = 0
+    compute_slices: Annotated[int, Field(ge=0, le=64)] = 0
     count: Annotated[int, Field(ge=1, le=64)] = 1
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.profile is None) != bool(self.memory_mib or self.compute_slices):
+            raise ValueError("give a profile, or memory_mib and compute_slices")
+        return self
 
 
 class ShareAsk(Where):
@@ -175,12 +199,20 @@ class PoolApply(Policy):
 
     ``silent_grace_s`` is how long a node may stay silent before its leases end.
     ``order_timeout_s`` is how long a node may take to answer an order.
+    ``placement`` is how a place is chosen where several would do
+    (`ledger.core.policies`). ``partition`` is what is done for a request that no free
+    slice serves: nothing, ``create`` one in a free placement, or also ``relayout`` an
+    idle part of a device. More than ``slices_warning`` slices on a device raise an
+    alarm; 0: never.
     """
 
     pool: Name
     labels: Labels = Field(default_factory=dict)
     silent_grace_s: Seconds = 60
     order_timeout_s: Seconds = 300
+    placement: Placement = "best-fit"
+    partition: Partition = "never"
+    slices_warning: Annotated[int, Field(ge=0, le=64)] = 4
 
 
 class QueueApply(Policy):
@@ -304,3 +336,14 @@ class DeviceClear(Policy):
     """An operator's word that a quarantined device is clean."""
 
     device: Reference
+
+
+class DevicePartition(Policy):
+    """Order a whole layout of a device: these profiles, and nothing else.
+
+    What is in use stays; where the layout has no place for it the order is refused and
+    nothing is destroyed (C09).
+    """
+
+    device: Reference
+    layout: Annotated[tuple[Profile, ...], Field(max_length=16)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from schemas.base import Count, Milli, Model, Name, Reference, Text, WholeMib
-from schemas.observations import Evidence, Health, Incarnation
+from schemas.observations import Evidence, Health, Incarnation, ProfileReport
 
 __all__ = [
     "DeviceCleared",
@@ -15,6 +15,7 @@ __all__ = [
     "NodeRegistered",
     "Quarantined",
     "SliceGone",
+    "SliceOrdered",
     "SlicePresent",
 ]
 
@@ -55,6 +56,8 @@ class DeviceDiscovered(Model):
     compute_slices: Count
     mig_enabled: bool
     index: Count | None
+    profiles: tuple[ProfileReport, ...] = ()
+    mig_pending: bool = False
 
 
 class DeviceHealthChanged(Model):
@@ -83,6 +86,20 @@ class DeviceCleared(Model):
     device: Reference
     author: Name
     reason: Text
+
+
+class SliceOrdered(Model):
+    """A place on a device is promised to a slice that the order is to create (A2)."""
+
+    type: Literal["slice.ordered"]
+    slice: Reference
+    order: Reference
+    device: Reference
+    profile: Text
+    start: Count
+    size: Count
+    compute_slices: Count
+    memory_mib: WholeMib
 
 
 class SlicePresent(Model):

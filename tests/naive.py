@@ -214,7 +214,9 @@ class Naive(Books):
 
     def _lost(self, asked: Asked) -> bool:
         """Say whether something went wrong with a kept place, or with what its quota is."""
-        holder = self.holder(asked)
+        return self._place_lost(asked) or self._quota_lost(asked)
+
+    def _place_lost(self, asked: Asked) -> bool:
         for unit, node in asked.kept.items():
             piece = self.pieces.get(unit)
             card = self.cards.get(unit if piece is None else piece.card)
@@ -222,6 +224,18 @@ class Naive(Books):
                 return True
             if not self.host_fits(node, asked, ended=True):
                 return True
+        kinds = self._kinds_of(list(asked.kept))
+        if len(kinds) > 1 or not kinds <= self.kinds(asked):
+            return True
+        assert asked.amounts is not None
+        milli, mib = asked.amounts.milli, asked.amounts.mib
+        mode = asked.ask["mode"]
+        if mode == "mig":
+            return milli != sum(self.slice_milli(unit) for unit in asked.kept)
+        return mode == "whole" and mib != sum(self.cards[unit].mib for unit in asked.kept)
+
+    def _quota_lost(self, asked: Asked) -> bool:
+        holder = self.holder(asked)
         for one in self.tree.chain(holder):
             budget = self.tree.nodes[one].budget
             if budget is not None and budget.left(self.now_us) < self._longest(asked):
@@ -267,6 +281,7 @@ class Naive(Books):
         milli, mib = ask.get("gpu_milli", 1000), ask.get("memory_mib", 0)
         for node, unit in units:
             self._may_take(node, unit, asked)
+        self._serves(asked, [unit for _, unit in units])
         asked.kept = {}
         self._charge(asked, event, [unit for _, unit in units])
         for part in event["parts"]:
@@ -283,11 +298,21 @@ class Naive(Books):
 
     def _may_start(self, node: str, asked: Asked, due_us: int | None) -> bool:
         """Back-fill: a planned start is never put off by who is later in line."""
-        for owner, plan in self.plans.items():
-            if node in plan.nodes and owner != asked.id and self.asked[owner].rank < asked.rank:
-                if plan.start_us is None or due_us is None or due_us > plan.start_us:
-                    return False
-        return True
+        return not any(
+            plan.start_us is None or due_us is None or due_us > plan.start_us
+            for owner, plan in self.plans.items()
+            if node in plan.nodes and owner != asked.id and self.asked[owner].rank < asked.rank
+        )
+
+    def _serves(self, asked: Asked, units: list[str]) -> None:
+        """What is given is all of one kind, and of one that was asked for."""
+        assert len(found := self._kinds_of(units)) <= 1, "cards of several kinds"
+        assert found <= self.kinds(asked), f"{found} was not asked for"
+
+    def _kinds_of(self, units: list[str]) -> set[tuple[str, str, int]]:
+        pieces = [self.pieces[unit].card if unit in self.pieces else unit for unit in units]
+        cards = [self.cards[uuid] for uuid in pieces]
+        return {(self.hosts[card.node].pool, card.model, card.mib) for card in cards}
 
     def _may_take(self, node: str, unit: str, asked: Asked) -> None:
         piece = self.pieces.get(unit) if asked.ask["mode"] == "mig" else None
@@ -448,7 +473,9 @@ class Naive(Books):
                 for uuid in self.of_kind(kind).get(node, ())
                 if self.able(uuid)
             ]
-            assert len(able) >= asked.ask.get("count", 1), f"V1: {node} cannot serve {owner} any more"
+            assert len(able) >= asked.ask.get("count", 1), (
+                f"V1: {node} cannot serve {owner} any more"
+            )
 
     def compare_room(self, state: State) -> None:
         """Hold what every quota may still hold against what the ledger says (Q1-Q3)."""

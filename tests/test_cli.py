@@ -432,7 +432,7 @@ def test_a_request_from_a_file(filled: Cli) -> None:
     for bad, says in (
         ('{"tenant":"t","tenant":"u"}', "duplicate_key"),
         ("{", "not_json"),
-        ('{"tenant":"t"}', "queue"),
+        ('{"tenant":"t"}', "task"),
     ):
         done = filled("submit", "--file", "-", *options, given=bad)
         assert done.returncode == 2

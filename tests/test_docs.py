@@ -44,7 +44,7 @@ def test_invariants_name_tests_that_exist() -> None:
 
 
 def _commands() -> list[str]:
-    text = (ROOT / "README.md").read_text()
+    text = "".join(path.read_text() for path in DOCUMENTS)
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     found = [part for line in lines for part in line.removeprefix("$ ").split(" && ")]
@@ -52,8 +52,8 @@ def _commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", _commands())
-def test_readme_commands_exist(command: str) -> None:
-    """Every command of the README is one, with the options it is given there."""
+def test_commands_of_documents_exist(command: str) -> None:
+    """Every command of a document is one, with the options it is given there."""
     words = re.findall(r"[\w:./-]+", re.sub(r'"[^"]*"', "TEXT", command))[1:]
     verbs = [word for word in words if re.fullmatch(r"[a-z]+(-[a-z]+)*", word)]
     options = [word for word in words if word.startswith("--") and word not in ("--log", "--json")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +118,7 @@ def fields(**given_: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(needed, optional=drawn)
 
 
+LABEL = mostly(st.sampled_from(["x", "", "Tesla-T4"]), st.sampled_from(["é", "a\nb", "x" * 64]))
 RESOURCES = st.lists(
     fields(
         name=st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "cpu"]),
@@ -220,7 +222,7 @@ def test_any_objects_of_kueue(objects: list[Any]) -> None:
     spec=fields(
         priority=AMOUNT,
         activeDeadlineSeconds=AMOUNT,
-        nodeSelector=st.sampled_from([{"nvidia.com/gpu.product": "Tesla-T4-SHARED"}, {"a": "b"}]),
+        nodeSelector=st.dictionaries(st.sampled_from(["nvidia.com/gpu.product", "a"]), LABEL),
         overhead=VALUES,
         resources=VALUES,
     ),
@@ -235,6 +237,51 @@ def test_any_pod(containers: list[Any], amounts: Any, spec: Any) -> None:
         assert str(error).isprintable()  # noqa: PT017 - the property is about the error
 
 
+DEVICE = fields(
+    Name=mostly(
+        st.sampled_from(["gpu", "nvidia/gpu", "nvidia/gpu/Tesla T4", "nvidia/gpu/T MIG 1g.5gb"]),
+        st.sampled_from(["nvidia/gpu/é", "amd/gpu", "a/b/c/d"]),
+    ),
+    Count=AMOUNT,
+    Constraints=st.lists(
+        fields(
+            LTarget=st.sampled_from(["${device.attr.memory}", "${device.model}", "${device.type}"]),
+            Operand=st.sampled_from([">=", ">", "=", "is", "regexp"]),
+            RTarget=st.sampled_from(["2 GiB", "1.5 GB", "gpu", "Tesla T4", "a\nb", ""]),
+        ),
+        max_size=2,
+    ),
+)
+JOB = fields(
+    ID=NAME,
+    NodePool=NAME,
+    Priority=AMOUNT,
+    TaskGroups=st.lists(
+        fields(
+            Count=AMOUNT,
+            Tasks=st.lists(
+                fields(
+                    Resources=fields(
+                        Devices=st.lists(DEVICE, max_size=2), Cores=AMOUNT, MemoryMB=AMOUNT
+                    )
+                ),
+                max_size=2,
+            ),
+        ),
+        max_size=3,
+    ),
+)
+
+
+@given(JOB)
+def test_any_job_of_nomad(job: Any) -> None:
+    """Jobs in JSON that are nearly right."""
+    try:
+        READERS["nomad"](json.dumps(job))
+    except NotTheFormat as error:
+        assert str(error).isprintable()  # noqa: PT017 - the property is about the error
+
+
 @given(
     st.lists(
         st.builds(
@@ -244,7 +291,7 @@ def test_any_pod(containers: list[Any], amounts: Any, spec: Any) -> None:
                 st.sampled_from(
                     ["gpu:a100:4", "gpu:1g.10gb:2", "shard:1", "mps:50", "2", "1-0", "4G"]
                 ),
-                st.text(alphabet="gpu:1,-=abK ", max_size=8),
+                st.text(alphabet="gpu:1,-=abK \x01é", max_size=8),
             ),
         ),
         min_size=1,

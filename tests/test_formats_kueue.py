@@ -11,11 +11,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.core.quota import available
 from ledger.formats.documents import NotTheFormat, written
 from ledger.formats.kueue import read_kueue
 from ledger.formats.kueue_write import kueue_yaml, write_kueue
 from ledger.formats.names import part_milli
+from ledger.log.memory import MemoryLog
 from schemas.catalogue import TYPES
+from tests.ledgers import OPERATOR, Site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -239,6 +242,32 @@ def test_the_other_versions_field_is_reported_and_not_believed() -> None:
     text = SITE.replace("cohortName: teams", "cohort: teams")
 
     assert "ClusterQueue/research:spec: cohort: no field of a ClusterQueue" in reasons(text)
+
+
+async def test_the_ledger_lends_what_kueue_would() -> None:
+    """The records are taken in their order, and what may be held is what Kueue would admit.
+
+    The cohort has 4 devices beside its members; vision keeps 2 of its 8 and may borrow
+    2; research lists no slices.
+    """
+    site = Site(MemoryLog())
+    await site.start()
+    for record in read_kueue(SITE)[0]:
+        await site.says(record["type"], **record["data"], **OPERATOR)
+
+    room = {
+        (name, what): available(site.state, name, what)
+        for name in ("vision", "alice")
+        for what in (f"model:{H100}", "profile:1g.10gb")
+    }
+
+    assert {
+        ("vision", f"model:{H100}"): 8000 + 2000,
+        ("alice", f"model:{H100}"): 4000 + 6000,
+        ("vision", "profile:1g.10gb"): 7,
+        ("alice", "profile:1g.10gb"): 0,
+    } == room
+    assert ("vision",) == tuple(site.state.queues["main"].tenants)
 
 
 # -- round trips --------------------------------------------------------------------------

@@ -180,6 +180,7 @@ def test_an_unknown_type_never_gets_another_model() -> None:
         "an open quote": ('-J "x', "not a command line"),
         "an option without its value": ("--gres", "needs a value"),
         "an unknown letter": ("-Z", "is no option"),
+        "an unknown sign": ("--exclusive\x01", "is no option"),
         "a count of letters": ("--gpus=a:b", "must be"),
         "gres of four parts": ("--gres=gpu:a:b:1", "must be name"),
         "no nodes": ("-N 0 -G1", "must be a number"),

@@ -27,7 +27,7 @@ QUOTAS = (
 )
 QUEUES = ("q", "strict", "fill", "fair")
 NODES = ("n1", "n2", "n3", "n4")
-UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-m", "GPU-x", "GPU-d", "GPU-e")
+UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-m", "GPU-x", "GPU-d", "GPU-e", "GPU-f", "GPU-g")
 SLICES: tuple[list[dict[str, Any]], ...] = (
     [mig_slice("MIG-1", 1, 0), mig_slice("MIG-2", 2, 1), mig_slice("MIG-3", 3, 2)],
     [
@@ -39,9 +39,12 @@ SLICES: tuple[list[dict[str, Any]], ...] = (
 )
 
 
+_POOLS = {"n1": "main", "n2": "main", "n3": "side", "n4": "main"}
+
+
 def _fleet() -> dict[str, dict[str, dict[str, Any]]]:
     return {
-        "n1": {uuid: device(uuid) for uuid in ("GPU-a", "GPU-b")},
+        "n1": {uuid: device(uuid) for uuid in ("GPU-a", "GPU-b", "GPU-f", "GPU-g")},
         "n2": {
             "GPU-c": device("GPU-c"),
             "GPU-m": device("GPU-m", mig_enabled=True, compute_slices=7, slices=SLICES[0]),
@@ -67,7 +70,8 @@ class World:
         self.steps = 0
         self.fleet = _fleet()
         self.boots = dict.fromkeys(NODES, 1)
-        self.pools = {"n1": "main", "n2": "main", "n3": "side", "n4": "main"}
+        self.epoch = 1
+        self.pools = dict(_POOLS)
         self.submitted: list[tuple[str, str, dict[str, Any]]] = []
         self.leases: list[str] = []
         self.orders: list[tuple[str, str, str]] = []
@@ -108,7 +112,7 @@ class World:
     def report(self, node: str, **more: Any) -> str:
         """Feed a node's inventory as the fleet has it."""
         size = {"n1": {"cpu_milli": 10_000, "memory_mib": 1_000}}.get(node, {})
-        said: dict[str, Any] = {"epoch": 1, "pool": self.pools[node]}
+        said: dict[str, Any] = {"epoch": self.epoch, "pool": self.pools[node]}
         devices = [*self.fleet[node].values()]
         return self.says("node.inventory", node, devices=devices, **(said | size | more))
 
@@ -179,8 +183,8 @@ class World:
             assert code in ("cancelled", "stopping", "already_ended")
 
     def release(self, pick: int, *, wrong: bool) -> None:
-        """Give back any lease that ever was, so often one that is over."""
-        lease = self.leases[pick % len(self.leases)]
+        """Give back a lease that lasts, or any that ever was."""
+        lease = self._lease(pick)
         source = owner(lease)
         live = lease in self.cell.state.leases
         stranger = TEAMS[1 - TEAMS.index(source)]
@@ -203,14 +207,17 @@ class World:
         code = self.feed("lease.extend", said, source=stranger if wrong else source)
         assert not wrong or code in ("not_owner", "already_released")
 
+    def _lease(self, pick: int) -> str:
+        """Return mostly a lease that lasts, now and then any that ever was."""
+        live = sorted(self.cell.state.leases)
+        named = live if live and pick % 4 else self.leases
+        return named[pick % len(named)]
+
     # -- nodes -------------------------------------------------------------------
 
     def task(self, pick: int, how: str) -> None:
         """Let a node see a task start, idle or end."""
-        live = sorted(self.cell.state.leases)
-        # Mostly one that lasts; now and then any that ever was.
-        named = live if live and pick % 4 else self.leases
-        lease = named[pick % len(named)]
+        lease = self._lease(pick)
         known = self.cell.state.leases.get(lease)
         node = NODES[pick % 3] if known is None else list(known.parts)[pick % len(known.parts)]
         if how == "started":
@@ -298,7 +305,8 @@ class World:
     def odd(self, node: str, kind: str) -> None:
         """Send an inventory by a second agent, of an old boot, or of a node that has grown."""
         if kind == "cpu":
-            self.report(node, cpu_milli=20_000, epoch=2)
+            self.epoch += 1
+            self.report(node, cpu_milli=20_000)
         elif kind == "epoch":
             self.report(node, epoch=0)
         else:
@@ -311,9 +319,24 @@ class World:
 
     # -- operators and time --------------------------------------------------------
 
+    def repair(self) -> None:
+        """Put every node and card back as it was, and into service."""
+        self.fleet = _fleet()
+        self.pools = dict(_POOLS)
+        self.epoch += 1
+        for node in NODES:
+            self.report(node)
+            self.hear(node, "back")
+            self.mode(node, "online")
+        for node in NODES:
+            # A card that another node still had a moment ago is seen by now.
+            self.report(node)
+        for uuid in sorted(self.cell.state.devices):
+            self.clear(uuid)
+
     def reclaim(self, pick: int) -> None:
         """Take a lease back."""
-        self.operator("lease.reclaim", lease=self.leases[pick % len(self.leases)])
+        self.operator("lease.reclaim", lease=self._lease(pick))
 
     def clear(self, uuid: str) -> None:
         """Give the word that a card is clean."""

@@ -6,7 +6,6 @@ for by the same functions that decide; what does not let it run is not told.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from ledger.answers.asked import asked_otherwise
@@ -22,7 +21,7 @@ from ledger.answers.trials import (
 from ledger.core.asking import over_quota
 from ledger.core.estimate import with_own_quotas
 from ledger.core.placement import shortfall
-from ledger.core.preemption import plan_among, plan_eviction, replica_group
+from ledger.core.preemption import plan_among, plan_eviction, spare_replicas
 from ledger.core.quota import chain
 from ledger.core.victims import Candidate
 from ledger.wording import listed, quantity_text, time_text
@@ -213,20 +212,13 @@ def _least_priority(state: State, asking: Asking) -> int | None:
 
 def _everybody(state: State) -> dict[str, Candidate]:
     """Return every lease that runs, but for the replicas that a task keeps (C25)."""
-    live = Counter(
-        replica_group(state.requests[lease.request])
-        for lease in state.leases.values()
-        if lease.state != "stopping"
-    )
     found = {}
     for lease in state.leases.values():
         request = state.requests[lease.request]
-        group = replica_group(request)
-        spare = live[group] - request.replicas_min
-        if lease.state != "stopping" and (spare > 0 or not request.replicas_min):
+        group, spare = spare_replicas(state, request)
+        if lease.state != "stopping" and (group is None or spare > 0):
             order = (True, request.priority, -lease.granted_us, lease.id)
-            kept = group if request.replicas_min else None
-            found[lease.id] = Candidate(lease.id, "operator", order, kept, spare)
+            found[lease.id] = Candidate(lease.id, "operator", order, group, spare)
     return found
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.preemption import candidates_for, plan_among, replica_group
+from ledger.core.preemption import candidates_for, plan_eviction, spare_replicas
 from ledger.core.quota import holder_of
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def evictions_of(state: State, asking: Asking) -> Evictions:
         text = f"no lease may be evicted under the rules of queue {queue.name}"
         return Evictions("nobody", f"{text} (preemption: {queue.preemption}, reclaim:"
                          f" {queue.reclaim})", 0, (), spared)  # fmt: skip
-    plan = plan_among(state, asker, candidates, state.now_us)
+    plan = plan_eviction(state, asker, state.now_us)
     if plan is None:
         text = f"{len(candidates)} may be evicted, but no set of victims would be enough"
         return Evictions("not_enough", text, len(candidates), (), spared)
@@ -78,11 +77,6 @@ def _spared(
     state: State, asking: Asking, queue: Queue, candidates: frozenset[str]
 ) -> tuple[Spared, ...]:
     """Count the leases that are no candidates by the first reason that protects them."""
-    live = Counter(
-        replica_group(state.requests[lease.request])
-        for lease in state.leases.values()
-        if lease.state != "stopping"
-    )
     found: dict[str, list[str]] = {}
     for lease in state.leases.values():
         if lease.id in candidates:
@@ -91,7 +85,7 @@ def _spared(
         reason = (
             "they are being stopped already"
             if lease.state == "stopping"
-            else _protected(state, asking, queue, request, live[replica_group(request)])
+            else _protected(state, asking, queue, request)
         )
         found.setdefault(reason, []).append(lease.id)
     return tuple(
@@ -99,9 +93,10 @@ def _spared(
     )
 
 
-def _protected(state: State, asking: Asking, queue: Queue, request: Request, live: int) -> str:
-    if request.replicas_min and live <= request.replicas_min:
-        return f"task {request.task} keeps its {request.replicas_min} replicas ({live} run)"
+def _protected(state: State, asking: Asking, queue: Queue, request: Request) -> str:
+    group, spare = spare_replicas(state, request)
+    if group is not None and spare <= 0:
+        return f"task {request.task} runs as few replicas as it has to keep"
     if request.priority >= -asking.asker.rank[0]:
         return "their priority is not lower, and they do not borrow what is the request's own"
     if not request.preemptible:

@@ -26,6 +26,9 @@ _MOST_NODES = 8
 #: What a rule of placement goes by.
 _RULES = {
     "best-fit": "the fewest free that is enough, then the name that sorts first",
+    "first-fit": "the first node by name that has enough",
+    "fgd": "what leaves the least that the pool's usual requests could not use",
+    "least-waste": "what leaves the least over on the node",
     "reserved": "the place was kept for it",
 }
 

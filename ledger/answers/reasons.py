@@ -80,6 +80,14 @@ def _quota(numbers: Mapping[str, object]) -> str:
     raise KeyError
 
 
+def _budget(numbers: Mapping[str, object]) -> str:
+    if "asked_milli_us" not in numbers:
+        return _quota(numbers)
+    asked, left = numbers["asked_milli_us"], numbers["available_milli_us"]
+    quota = numbers["quota"]
+    return _quota({"resource": "gpu_time", "asked": asked, "available": left, "quota": quota})
+
+
 def _exceeds_quota(numbers: Mapping[str, object]) -> str:
     asked, most = numbers["asked_milli"], numbers["nominal_milli"]
     if isinstance(asked, int) and isinstance(most, int):
@@ -110,7 +118,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, object]], str]] = {
     "no_capacity": _no_capacity,
     "no_such_hardware": _no_hardware,
     "quota_in_use": _quota,
-    "budget_spent": _quota,
+    "budget_spent": _budget,
     "exceeds_quota": _exceeds_quota,
     "exceeds_queue_limit": _queue_limit,
     "behind_in_queue": _behind,

@@ -39,9 +39,12 @@ Numbers = dict[str, int | str | None]
 #: Every rule a submission passes, in the order in which they are asked (`schemas.codes`).
 RULES = {
     "unknown_tenant": "the tenant has a quota",
+    "unknown_template": "the template that it names exists",
     "unknown_queue": "the queue exists",
     "unknown_pool": "the pool asked for exists",
     "not_admitted": "the queue takes requests of the tenant",
+    "template_requires": "it says itself what its template wants said",
+    "template_forbids": "it asks for no more than its template allows",
     "exceeds_queue_limit": "it is no larger than the queue's largest request",
     "exceeds_quota": "it is no larger than the whole quota, with all that could be borrowed",
     "exceeds_max_run": "it runs no longer than the queue allows",
@@ -57,9 +60,12 @@ RULES = {
 
 ADVICE = {
     "unknown_tenant": "an operator gives the tenant a quota: gpuledger quota apply",
+    "unknown_template": "name an existing template, or an operator makes it",
     "unknown_queue": "name an existing queue, or an operator makes it: gpuledger queue apply",
     "unknown_pool": "name an existing pool, or an operator makes it: gpuledger pool apply",
     "not_admitted": "use a queue that admits the tenant, or an operator lets it in",
+    "template_requires": "say it in the request",
+    "template_forbids": "ask for less, or name another template",
     "exceeds_queue_limit": "ask for less, or use a queue with a larger limit",
     "exceeds_quota": "ask for less, or an operator raises the quota: gpuledger quota apply",
     "exceeds_max_run": "state a shorter longest run, or use another queue",
@@ -150,6 +156,8 @@ def _policy(state: State, asking: Asking) -> Iterator[_Asked]:
     over = over_quota(state, key, now_us)
     yield "unknown_tenant", True, {"tenant": asking.tenant, "quota": key.holder}
     yield "unknown_queue", True, {"queue": queue.name}
+    for passed in ("unknown_template", "template_requires", "template_forbids"):
+        yield passed, True, {}
     admitted = not queue.tenants or asking.tenant in queue.tenants
     yield "not_admitted", admitted, {"tenant": asking.tenant, "queue": queue.name}
     within = limit is None or charge <= limit * 1000

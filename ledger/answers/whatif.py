@@ -6,17 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ledger.answers.placed import placed_of
-from ledger.answers.rules import ADVICE, Asking, Rule, RULES, up_to
 from ledger.answers.reasons import reason_text
+from ledger.answers.rules import ADVICE, RULES, Asking, Rule, up_to
 from ledger.answers.trials import runs
 from ledger.core.decide import decide
 from ledger.core.decide_requests import asker_for, need_of
+from ledger.core.templates import filled
 from ledger.core.turn import Input
 from ledger.explain import Explanation, held_back, why
 from schemas.codes import CODES
 
 if TYPE_CHECKING:
     from ledger.core.state import State
+    from ledger.core.turn import Answer
     from schemas.requests import RequestSubmit
 
 __all__ = ["what_if"]
@@ -40,7 +42,7 @@ def what_if(state: State, asked: RequestSubmit) -> Explanation:
     placed = None
     if asking is not None and found is not None:
         parts = [{"node": node, "units": list(units)} for node, units in found.parts]
-        placed = placed_of(state, asking.need, parts, {"rule": "best-fit"})
+        placed = placed_of(state, asking.need, parts, {"rule": found.rule})
     decision = decide(state, given)
     if decision.code in ("queued", "reserved"):
         told = why(state, (), given.key)
@@ -54,13 +56,30 @@ def what_if(state: State, asked: RequestSubmit) -> Explanation:
             placed = replace(placed, numbers=numbers)
         return Explanation(given.key, state.cell, "granted", "granted", None, rules,
                            reason=CODES["granted"].meaning, placed=placed)  # fmt: skip
-    if asking is not None:
-        told = held_back(state, asking, decision.code)
-        if not any(rule.code == decision.code for rule in told.rules):
-            told = replace(told, rules=up_to(decision.code, decision.numbers))
-        reason = reason_text(decision.code, decision.numbers)
-        return replace(told, status="refused", reason=reason)
-    return Explanation(
-        given.key, state.cell, "refused", decision.code, ADVICE.get(decision.code),
-        up_to(decision.code, decision.numbers), reason=reason_text(decision.code, decision.numbers),
-    )  # fmt: skip
+    return _refused(state, asking, given.key, (decision.code, decision.numbers))
+
+
+def _refused(state: State, asking: Asking | None, name: str, answer: Answer) -> Explanation:
+    """Explain a no on the state as it is; of an unknown tenant or queue only the record tells."""
+    code, numbers = answer
+    reason = reason_text(code, numbers)
+    if asking is None:
+        rules = up_to(code, numbers)
+        return Explanation(name, state.cell, "refused", code, ADVICE.get(code), rules, (), reason)
+    told = held_back(state, asking, code)
+    rules = tuple(
+        replace(rule, verdict="not met", numbers=numbers) if rule.code == code else rule
+        for rule in told.rules
+    )
+    return replace(told, status="refused", rules=rules, reason=reason)
+
+
+def _asking(state: State, asked: RequestSubmit) -> Asking | None:
+    """Return the request as one that asks now, if its tenant and queue are known."""
+    whole = filled(state, asked)
+    queue = state.queues.get(whole.queue)
+    if whole.tenant not in state.quotas or queue is None:
+        return None
+    asker = asker_for(state, whole, need_of(whole), f"{_SOURCE}#{_ID}", state.now_us)
+    run_us = queue.max_run_us if whole.max_run_s is None else whole.max_run_s * 1_000_000
+    return Asking(asker, whole.tenant, run_us)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ledger.cli import audit, letters, policy, questions, requests, running
+from ledger.cli import audit, formats, letters, policy, questions, requests, running, whatif
 from ledger.cli.common import EXIT_INTERRUPTED, JsonOption, LogOption, PrefixOption
 from ledger.collector import relax
 
@@ -52,7 +52,7 @@ def _shared(
     """Take the options that may stand before any command; `common.command` reads them."""
 
 
-for module in (running, requests, questions, policy, audit, letters):
+for module in (running, requests, questions, whatif, policy, formats, audit, letters):
     module.register(app)
 
 

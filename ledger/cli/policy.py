@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ledger.cli import policy_apply, quotas
+from ledger.cli import learn, policy_apply, quotas
 from ledger.cli.common import Session, Speaker, Usage, command, pairs_of
 from ledger.cli.policy_apply import Act, Operator, names_a_file, perform, read_file, send
 
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     policy_apply.register(app)
     groups = (
-        ("pool", "A named set of nodes.", {"apply": pool_apply}),
+        ("pool", "A named set of nodes.", {"apply": pool_apply, **learn.COMMANDS}),
         ("queue", "A waiting line and its rules.", {"apply": queue_apply}),
         ("quota", "What tenants may hold at once.", {"apply": quota_apply, **quotas.COMMANDS}),
         ("template", "What requests of a task type get and must say.", {"apply": template_apply}),
@@ -63,6 +63,10 @@ class PoolFields:
     ] = None
     order_timeout_s: Annotated[
         int | None, typer.Option(help="a node's time to answer an order [300]")
+    ] = None
+    placement: Annotated[
+        str | None,
+        typer.Option(help="best-fit, first-fit, fgd or least-waste [best-fit]"),
     ] = None
 
     def plain(self) -> dict[str, Any]:
@@ -155,7 +159,7 @@ class QuotaFields:
         return given
 
 
-_LIMIT = re.compile(r"(.+)=([0-9]+)(?:,borrowing=([0-9]+))?(?:,lending=([0-9]+))?")
+_LIMIT = re.compile(r"(.+?)=([0-9]+)(?:,borrowing=([0-9]+))?(?:,lending=([0-9]+))?")
 
 
 def _limit(text: str) -> dict[str, Any]:
@@ -170,7 +174,10 @@ def _limit(text: str) -> dict[str, Any]:
 def _given(options: Any) -> dict[str, Any]:  # noqa: ANN401 - a group of options
     """Return the options that were given, by name."""
     plain = {one.name: getattr(options, one.name) for one in fields(options)}
-    return {name: value for name, value in plain.items() if value not in (None, False, [])}
+    # Zero is given, and equal to False: what is left out is told by what it is.
+    return {
+        name: value for name, value in plain.items() if value is not None and value is not False
+    }
 
 
 async def pool_apply(

@@ -10,9 +10,9 @@ import typer
 from ledger.cli.common import No, Session, Usage, command, table
 
 if TYPE_CHECKING:
+    from ledger.answers.placed import Placed
     from ledger.core.state import State
-    from ledger.explain import Explanation
-    from ledger.reading import Upto
+    from ledger.reading import Seen, Upto
     from ledger.show import Shown
     from ledger.steps import Step
 
@@ -30,14 +30,22 @@ def register(app: typer.Typer) -> None:
 
 async def why(
     session: Session,
-    request: Annotated[str, typer.Argument(help="request: its id, or SOURCE#ID")],
+    request: Annotated[str, typer.Argument(help="request or lease: its id, or SOURCE#ID")],
+    at: Annotated[
+        str | None,
+        typer.Option(help="as it was: a time (RFC 3339), or a record as events/0@17 [now]"),
+    ] = None,
 ) -> None:
-    """Explain a request: every rule in order with the numbers compared, and what happened.
+    """Explain a request: the rules with the numbers compared, what would change it, what happened.
 
     For one that waits the rules are asked again now. Exit 1 when nobody knows it.
     """
+    from dataclasses import replace
+
     import orjson
 
+    from ledger.answers.placed import granting
+    from ledger.cli.explained import explained
     from ledger.core.fold import Fold
     from ledger.explain import Ambiguous, resolve
     from ledger.explain import why as explain
@@ -48,12 +56,14 @@ async def why(
     short = request.rpartition("#")[2].partition("/")[0]
     needle = orjson.dumps(short)[1:-1]
     history, folds = [], {}
+    upto = upto_of(at)
     async with session.open() as log:
-        for partition in range(await log.partitions(full_name(session.prefix, "events"))):
+        every = range(await log.partitions(full_name(session.prefix, "events")))
+        for partition in every if upto is None or upto.offsets is None else upto.offsets:
             fold = folds[partition] = Fold().reading()
             history += [
                 seen
-                async for seen in read_events(log, session.prefix, partition, fold)
+                async for seen in read_events(log, session.prefix, partition, fold, upto)
                 if needle in (seen.record.value or b"")
             ]
     cells = cells_of({partition: fold.ready() for partition, fold in folds.items()})
@@ -67,7 +77,10 @@ async def why(
         mine = [one for one in history if one.data.get("cell") == cell.cell]
         found = explain(cell, mine, name)
         if found is not None:
-            session.emit(found.plain(), _explained(found))
+            given = granting(mine, name) if found.code == "granted" else None
+            if given is not None:
+                found = replace(found, placed=await _placed(session, cell.cell, *given))
+            session.emit(found.plain(), explained(found))
             return
     raise No(
         f"no request {request} is known; one that was malformed is among the dead letters:"
@@ -75,37 +88,17 @@ async def why(
     )
 
 
-def _explained(found: Explanation) -> str:
-    from ledger.wording import numbers_text, seconds_text, time_text
+async def _placed(session: Session, cell: str, seen: Seen, granted: dict[str, Any]) -> Placed:
+    """Read up to the record that gave the devices, and say why these."""
+    from ledger.answers.placed import placed_by_record
+    from ledger.reading import Upto, fold_log
 
-    lines = [f"{found.request}", f"  {found.status}" + (f": {found.code}" if found.code else "")]
-    if found.advice:
-        lines.append(f"  to change that: {found.advice}")
-    if found.line is not None:
-        lines.append(f"  place {found.line.place} of {found.line.length} in line")
-        lines += [f"    after {name}" for name in found.line.ahead]
-    if found.rules:
-        lines.append("rules, in order")
-        signs = {"met": "yes", "not met": "NO", "not reached": "-"}
-        for rule in found.rules:
-            compared = f"  ({numbers_text(rule.numbers)})" if rule.numbers else ""
-            lines.append(f"  {signs[rule.verdict]:<3} {rule.text}{compared}")
-    if found.holders:
-        lines.append("held by")
-        for one in found.holders:
-            ends = "no end set" if one.ends_us is None else f"until {time_text(one.ends_us)}"
-            lines.append(
-                f"  {one.lease} ({one.tenant}, {one.state}, {ends}): {' '.join(one.units)}"
-            )
-        if found.holders_more:
-            lines.append(f"  and {found.holders_more} more")
-    lines += [f"out of use: {one}" for one in found.out_of_use]
-    lines.append("what happened")
-    first = found.steps[0].time_us if found.steps else 0
-    for step in found.steps:
-        after = seconds_text(step.time_us - first)
-        lines.append(f"  {time_text(step.time_us)}  +{after:<10} {step.position}  {step.text}")
-    return "\n".join(lines)
+    partition, offset = seen.record.partition, seen.record.offset
+    async with session.open() as log:
+        before = await fold_log(
+            log, session.prefix, [partition], upto=Upto(offsets={partition: offset})
+        )
+    return placed_by_record(before[partition].cells[cell], seen, granted)
 
 
 async def show(
@@ -184,7 +177,7 @@ def _shown(shown: Shown, left_out: int) -> str:
             lines.append("  has no state of its own now; below is what named it")
         else:
             shown_now = {n: v for n, v in thing.state.items() if v not in (None, [], {}, "")}
-            lines += [f"  {name:<16} {value}" for name, value in shown_now.items()]
+            lines += [f"  {_row(name, value)}" for name, value in shown_now.items()]
     lines += ["touched"] if any(shown.touched.values()) else []
     for kind, ids in shown.touched.items():
         names = list(ids)
@@ -196,6 +189,16 @@ def _shown(shown: Shown, left_out: int) -> str:
         lines.append(f"  ({left_out} earlier steps left out; --last 0 shows them)")
     lines += [_step_line(step) for step in shown.timeline]
     return "\n".join(lines)
+
+
+def _row(name: str, value: object) -> str:
+    """Return one field of a thing: times and amounts in the units of people, lists shortened."""
+    from ledger.wording import field_text, listed
+
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return f"{name:<16} {listed(value)}"
+    shown, text = field_text(name, value)
+    return f"{shown:<16} {text}"
 
 
 #: How many ids of a kind are named to people; JSON has all.
@@ -233,7 +236,7 @@ async def state(
         raise No(f"there is no cell {cell}; the ledger has {', '.join(cells) or 'none'}")
     for name, one in cells.items():
         if cell in (None, name):
-            session.emit(orjson.loads(canonical(one)), _cell_text(one))
+            session.emit(orjson.loads(canonical(one)), _cell_text(one, at))
     if not cells and not session.json:
         session.note("the ledger is empty: nothing has been decided yet")
 
@@ -258,7 +261,7 @@ def upto_of(at: str | None) -> Upto | None:
     return Upto(time_us=round(when.timestamp() * 1_000_000))
 
 
-def _cell_text(one: State) -> str:
+def _cell_text(one: State, at: str | None) -> str:
     """Return a cell for people: supply, tenants, what waits, what a person should look at."""
     from ledger.wording import time_text
 
@@ -287,7 +290,8 @@ def _cell_text(one: State) -> str:
         (["queue", "ordering", "waiting"], queues),
         (["lease", "tenant", "state", "since", "units"], leases),
     )
-    lines = [f"cell {one.cell} at {time_text(one.now_us)}"]
+    last = f"the last decision was at {time_text(one.now_us)}"
+    lines = [f"cell {one.cell}, {last}" if at is None else f"cell {one.cell} at {at}, {last}"]
     lines += [table(columns, rows) for columns, rows in sections if rows]
     if len(one.leases) > _LEASES:
         lines.append(f"and {len(one.leases) - _LEASES} more leases; --json has all")
@@ -326,7 +330,9 @@ _LEASES = 50
 
 
 def _units(parts: dict[str, Any]) -> str:
-    return "; ".join(f"{name}: {' '.join(part.units)}" for name, part in parts.items())
+    from ledger.wording import parts_text
+
+    return parts_text([{"node": name, "units": part.units} for name, part in parts.items()])
 
 
 def _waiting(one: State, *, tenant: str | None = None, queue: str | None = None) -> int:

@@ -129,7 +129,7 @@ def _rows(state: State, quota: Quota, depth: int) -> Iterator[dict[str, Any]]:
             "resource": resource,
             "nominal": None if limit is None else limit.nominal,
             "used": used,
-            "borrowed": max(0, used - capacity),
+            "borrowed": max(0, used - capacity) if quota.parent is not None else 0,
             "kept_back": quota.kept.get(resource, 0),
             "available": available(state, quota.name, resource),
         }

@@ -92,7 +92,8 @@ async def run(
             session.note(f"{site}: {changed} records to put in force")
         options = AgentOptions(prefix=session.prefix, speed=speed)
         agent = Agent(log, described.cell, described.specs(), plan=plan, options=options)
-        _say(session, described, seeded=seeded)
+        who = f"--tenant {TENANT} --queue {QUEUE}" if site is None else "--tenant TENANT"
+        _say(session, described, who, seeded=seeded)
         tasks = [
             asyncio.create_task(_serve(log, settings, stop, on_kafka=on_kafka)),
             asyncio.create_task(agent.run(stop)),
@@ -190,8 +191,8 @@ async def _seed(log: Log, prefix: str, fleet: Fleet) -> bool:
     return True
 
 
-def _say(session: Session, fleet: Fleet, *, seeded: bool) -> None:
-    """Tell what is running, and what to type in another terminal."""
+def _say(session: Session, fleet: Fleet, who: str, *, seeded: bool) -> None:
+    """Tell what is running, and what to type in another terminal; ``who`` asks for devices."""
     specs = fleet.specs()
     devices = sum(len(one.devices) for one in specs)
     command = f"gpuledger --log {session.url}"
@@ -204,7 +205,7 @@ def _say(session: Session, fleet: Fleet, *, seeded: bool) -> None:
     lines += [
         "a simulated task ends after its --expected-run, or after a minute",
         "in another terminal:",
-        f"  {command} submit{cell} --tenant {TENANT} --queue {QUEUE} --gpus 2",
+        f"  {command} submit{cell} {who} --gpus 2",
         f"  {command} state",
         f"  {command} why REQUEST",
     ]

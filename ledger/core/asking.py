@@ -16,10 +16,19 @@ if TYPE_CHECKING:
     from ledger.core.placement import Placement
     from ledger.core.places import ClassKey
     from ledger.core.quota import Over
-    from ledger.core.state import Request, State
+    from ledger.core.state import Need, Request, State
     from ledger.core.waiting import Rank, ShapeKey
 
-__all__ = ["Asker", "Turnorder", "asker_of", "charge_for", "over_quota", "quota_fits", "turn_order"]
+__all__ = [
+    "Asker",
+    "Turnorder",
+    "asker_of",
+    "charge_for",
+    "memory_of",
+    "over_quota",
+    "quota_fits",
+    "turn_order",
+]
 
 #: Priority, then who had least lately where the queue wants that, then age, then arrival.
 Turnorder = tuple[int, tuple[int, ...], int, int]
@@ -49,8 +58,7 @@ def over_quota(state: State, key: ShapeKey, now_us: int) -> Over | None:
 
     None when one of them fits, or when there is none at all.
     """
-    quota = state.quotas[key.holder]
-    if len(quota.governed) == 1:
+    if len(state.quotas[key.holder].governed) == 1:
         charge = Charge(charge_of(state, key.need), time_us=key.run_us or 0)
         return over(state, key.holder, charge, now_us)
     first = None
@@ -93,16 +101,19 @@ def _charge_in(state: State, key: ShapeKey, one: ClassKey) -> Charge:
     return Charge(one[4] * units, one[1], need.profile, units, memory_mib * units, run_us)
 
 
+def memory_of(state: State, found: Placement, need: Need) -> int:
+    """Return the device memory that the place keeps for the need, in MiB."""
+    if need.mode == "share":
+        return need.memory_mib
+    if need.mode == "whole":
+        return found.of_class[2] * need.count * need.nodes
+    return sum(state.slices[unit].memory_mib for _, part in found.parts for unit in part)
+
+
 def charge_for(state: State, found: Placement, key: ShapeKey) -> Charge:
     """Return what the place would count for."""
     need = key.need
-    units = [unit for _, part in found.parts for unit in part]
-    if need.mode == "whole":
-        memory_mib = found.of_class[2] * len(units)
-    elif need.mode == "share":
-        memory_mib = need.memory_mib
-    else:
-        memory_mib = sum(state.slices[unit].memory_mib for unit in units)
-    run_us = key.run_us or 0
+    units = need.count * need.nodes
+    memory_mib = memory_of(state, found, need)
     model = found.of_class[1]
-    return Charge(found.charge_milli, model, need.profile, len(units), memory_mib, run_us)
+    return Charge(found.charge_milli, model, need.profile, units, memory_mib, key.run_us or 0)

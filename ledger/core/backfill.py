@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from ledger.core.state import Device, Need, Node, State
     from ledger.core.turn import Turn
 
-__all__ = ["allowed_nodes", "plan_for", "plan_stands", "unpromised_nodes"]
+__all__ = [
+    "allowed_nodes",
+    "drop_broken",
+    "drop_plan",
+    "plan_for",
+    "plan_stands",
+    "unpromised_nodes",
+]
 
 #: Later than every time; stands for an end that nobody knows.
 _NEVER = 1 << 62
@@ -78,11 +85,8 @@ def plan_for(turn: Turn, asker: Asker) -> None:
     if request is None or request.state != "queued":
         return
     if state.queues[asker.key.queue].ordering != "backfill":
-        if request.plan is not None:
-            # Its queue has another order by now: its nodes are there for others.
-            turn.emit(
-                {"type": "request.planned", "request": request.id, "nodes": [], "start_us": None}
-            )
+        # If it has a plan, its queue had another order then.
+        drop_plan(turn, request.id)
         return
     if need.mode != "whole" or not need.count:
         return
@@ -94,7 +98,7 @@ def plan_for(turn: Turn, asker: Asker) -> None:
         return
     for owner in dict.fromkeys(state.index.plans.get(node) for node in nodes):
         if owner is not None and owner != asker.request:
-            turn.emit({"type": "request.planned", "request": owner, "nodes": [], "start_us": None})
+            drop_plan(turn, owner)
     turn.emit(
         {
             "type": "request.planned",
@@ -103,6 +107,23 @@ def plan_for(turn: Turn, asker: Asker) -> None:
             "start_us": start_us,
         }
     )
+
+
+def drop_broken(turn: Turn) -> None:
+    """Let go the plans of which a node cannot serve any more: the others are there for all."""
+    shaken = turn.state.index.shaken
+    for name in sorted(shaken):
+        request = turn.state.requests.get(name)
+        if request is not None and request.plan is not None and not plan_stands(turn.state, name):
+            drop_plan(turn, name)
+    shaken.clear()
+
+
+def drop_plan(turn: Turn, name: str) -> None:
+    """Let go what is planned for the request, if anything is."""
+    request = turn.state.requests.get(name)
+    if request is not None and request.plan is not None:
+        turn.emit({"type": "request.planned", "request": name, "nodes": [], "start_us": None})
 
 
 def _planned_before(state: State, asker: Asker) -> bool:

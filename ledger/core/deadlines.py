@@ -39,6 +39,9 @@ def due_time(state: State, kind: str, name: str) -> int | None:
     if kind == "order":
         order = state.orders.get(name)
         return order.due_us if order else None
+    if kind == "rest":
+        request = state.requests.get(name)
+        return request.rests_until_us if request and request.state == "queued" else None
     if kind == "budget":
         quota = state.quotas[name]
         if quota.period_us is None or not quota.spent_milli_us:
@@ -101,20 +104,27 @@ class Deadlines:
             if len(self._ends) > _SLACK + 4 * len(state.leases):
                 self._rebuild_ends(state)
 
-    def next_ends(self, state: State, most: int) -> list[tuple[int, str]]:
-        """Return the ``most`` leases that should end soonest, and when, soonest first."""
+    def next_ends(self, state: State, now_us: int, most: int) -> list[tuple[int, str]]:
+        """Return the ``most`` leases that should end soonest, and when, soonest first.
+
+        A lease that has run longer than was expected ends at its longest run, or never.
+        """
+        heap = self._ends
         found: list[tuple[int, str]] = []
-        while self._ends and len(found) < most:
-            entry = heappop(self._ends)
-            lease = state.leases.get(entry[1])
-            if (
-                lease is not None
-                and expected_end(state, lease) == entry[0]
-                and found[-1:] != [entry]
-            ):
+        while heap and len(found) < most:
+            entry = heappop(heap)
+            end_us, name = entry
+            lease = state.leases.get(name)
+            if lease is None or lease.state == "stopping" or found[-1:] == [entry]:
+                continue
+            if end_us not in (expected_end(state, lease), lease.due_us):
+                continue
+            if end_us >= now_us:
                 found.append(entry)
+            elif lease.due_us is not None and lease.due_us > end_us:
+                heappush(heap, (lease.due_us, name))
         for entry in found:
-            heappush(self._ends, entry)
+            heappush(heap, entry)
         return found
 
     def pop_due(self, state: State, now_us: int) -> Deadline | None:
@@ -148,6 +158,7 @@ class Deadlines:
             + [(kind, name) for name in state.leases for kind in ("run", "remind", "idle")]
             + [("order", name) for name in state.orders]
             + [("node", name) for name in state.nodes]
+            + [("rest", name) for name in state.requests]
             + [("budget", name) for name in state.quotas]
         )
         found = [(due_time(state, kind, name), kind, name) for kind, name in named]

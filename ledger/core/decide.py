@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.decide_orders import ORDERS
+from ledger.core.decide_partition import PARTITIONS
 from ledger.core.decide_policy import POLICY
 from ledger.core.decide_quota import QUOTAS
 from ledger.core.decide_requests import REQUESTS
@@ -40,7 +41,7 @@ CREATES_CELL = frozenset(
 _SILENT = frozenset({"unchanged", "observed", "duplicate"})
 
 _RULES: dict[str, Callable[[Turn, Input], Answer]] = (
-    REQUESTS | POLICY | QUOTAS | TEMPLATES | OBSERVATIONS | ORDERS
+    REQUESTS | POLICY | QUOTAS | TEMPLATES | PARTITIONS | OBSERVATIONS | ORDERS
 )
 
 

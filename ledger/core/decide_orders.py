@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.decide_partition import partition_done, partition_failed
 from ledger.core.decide_requests import lease_past
 
 if TYPE_CHECKING:
@@ -134,6 +135,9 @@ def _done(turn: Turn, given: Input) -> Answer:
         turn.end_part(lease, order.node, "stopped", took_us=fact.took_us)
         turn.end_if_over(lease, "cancelled")
         return "observed", {}
+    if order.kind == "partition":
+        partition_done(turn, order, fact)
+        return "observed", {}
     # Its cleaning was ordered when the lease ended: this is how long the reclaim took.
     clean_us = turn.now_us - order.issued_us
     event: dict[str, Any] = {"type": "order.done", "order": order.id, "clean_us": clean_us}
@@ -152,15 +156,17 @@ def _failed(turn: Turn, given: Input) -> Answer:
         return order
     fact: OrderFailed = given.data
     evidence = dict(fact.evidence)
+    closing = {
+        "type": "order.failed",
+        "order": order.id,
+        "reason": fact.reason,
+        "evidence": evidence,
+    }
+    if order.kind == "partition":
+        partition_failed(turn, order, closing, fact.reason)
+        return "observed", {}
     turn.shut_away(order, fact.reason, evidence)
-    turn.emit(
-        {
-            "type": "order.failed",
-            "order": order.id,
-            "reason": fact.reason,
-            "evidence": evidence,
-        }
-    )
+    turn.emit(closing)
     if order.kind == "stop":
         lease = turn.state.leases[order.lease]
         turn.end_part(lease, order.node, "stop-failed")

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from ledger.core.decide_requests import lease_past
 from ledger.core.layout import layout_fault
+from ledger.core.makers import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ledger.core.turn import Answer, Input, Turn
+    from schemas.placement import PlacementApply
     from schemas.requests import (
         DeviceClear,
         LeaseReclaim,
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["POLICY"]
 
 _US = 1_000_000
+
+#: The slices of a device that raise no alarm where nothing else is said.
+_FEW = 4
 
 
 def _pool(turn: Turn, given: Input) -> Answer:
@@ -36,6 +41,9 @@ def _pool(turn: Turn, given: Input) -> Answer:
             "author": asked.author,
             "reason": asked.reason,
         }
+        | ({} if asked.placement == "best-fit" else {"placement": asked.placement})
+        | ({} if asked.partition == "never" else {"partition": asked.partition})
+        | ({} if asked.slices_warning == _FEW else {"slices_warning": asked.slices_warning})
     )
     for _, node in sorted(turn.state.nodes.items()):
         if node.pool == asked.pool and node.state == "registering":
@@ -43,6 +51,15 @@ def _pool(turn: Turn, given: Input) -> Answer:
             turn.emit(
                 {"type": "node.changed", "node": node.name, "state": node.mode, "reason": reason}
             )
+    return "applied", {}
+
+
+def _placement(turn: Turn, given: Input) -> Answer:
+    """It takes part from the next placement on; what is placed stays where it is."""
+    asked: PlacementApply = given.data
+    if asked.pool not in turn.state.pools:
+        return "unknown_pool", {"pool": asked.pool}
+    turn.emit({"type": "placement.applied", **asked.model_dump(mode="json")})
     return "applied", {}
 
 
@@ -104,7 +121,8 @@ def _clear(turn: Turn, given: Input) -> Answer:
     if device is None:
         return "unknown_device", {"device": asked.device}
     shut = [name for name in device.slices if state.slices[name].quarantine is not None]
-    if device.quarantine is None and not shut:
+    failed = f"{FAILED} {device.uuid}" in state.alarms
+    if device.quarantine is None and not shut and not failed:
         return "not_quarantined", {"device": asked.device}
     fault = layout_fault(state, device)
     if fault is not None:
@@ -135,6 +153,7 @@ def _reclaim(turn: Turn, given: Input) -> Answer:
 
 POLICY: dict[str, Callable[[Turn, Input], Answer]] = {
     "pool.apply": _pool,
+    "placement.apply": _placement,
     "queue.apply": _queue,
     "node.set": _node,
     "device.clear": _clear,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.limits import MAX_DUE
-from ledger.core.quota import GPU, amount, available, chain, holder_of
+from ledger.core.quota import GPU, Limit, Quota, amount, available, chain, holder_of
 from ledger.core.quota_tree import nominal_below
 from ledger.core.state import WHOLE_MILLI
 
@@ -51,25 +52,19 @@ def _refused(state: State, asked: QuotaApply, name: str) -> Answer | None:
             return "unknown_parent", {"parent": parent}
         if any(quota.name == name for quota in chain(state, parent)):
             return "quota_cycle", {"quota": name, "parent": parent}
-    wanted = {GPU: asked.nominal_gpu_milli} | {one.resource: one.nominal for one in asked.limits}
-    for resource, nominal in wanted.items():
-        below = nominal_below(state, name, resource)
-        if nominal < below:
-            return "exceeds_parent", {
-                "quota": name, "resource": resource, "nominal": nominal, "below": below,
-            }  # fmt: skip
-        if parent is None:
-            continue
-        limit = state.quotas[parent].limits.get(resource)
-        siblings = nominal_below(state, parent, resource)
-        known = state.quotas.get(name)
-        if known is not None and known.parent == parent and resource in known.limits:
-            siblings -= known.limits[resource].nominal
-        if limit is not None and siblings + nominal > limit.nominal:
-            return "exceeds_parent", {
-                "quota": parent, "resource": resource, "nominal": limit.nominal,
-                "below": siblings + nominal,
-            }  # fmt: skip
+    trial = copy(state)
+    limits = {GPU: Limit(asked.nominal_gpu_milli)} | {
+        one.resource: Limit(one.nominal) for one in asked.limits
+    }
+    trial.quotas = state.quotas | {name: Quota(name, parent, limits)}
+    for quota in chain(trial, name):
+        for resource, limit in quota.limits.items():
+            below = nominal_below(trial, quota.name, resource)
+            if below > limit.nominal:
+                return "exceeds_parent", {
+                    "quota": quota.name, "resource": resource, "nominal": limit.nominal,
+                    "below": below,
+                }  # fmt: skip
     return None
 
 
@@ -107,12 +102,18 @@ def _evict_over(turn: Turn, name: str) -> int:
         for resource in state.quotas[name].governed
         if (left := available(state, name, resource)) is not None and left < 0
     }
-    leases = [
+    below = [
         lease
         for lease in state.leases.values()
-        if lease.state != "stopping"
-        and any(quota.name == name for quota in chain(state, _holder(state, lease.request)))
+        if any(quota.name == name for quota in chain(state, _holder(state, lease.request)))
     ]
+    for lease in below:
+        request = state.requests[lease.request]
+        if lease.state == "stopping" and request.charge is not None and not request.evicted:
+            # It counts until it has ended; nobody else has to go for what it holds.
+            for resource in short:
+                short[resource] -= amount(resource, request.charge)
+    leases = [lease for lease in below if lease.state != "stopping"]
     leases.sort(key=lambda one: (one.granted_us, one.id), reverse=True)
     stopped = 0
     for lease in leases:

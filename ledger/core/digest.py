@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ledger.core.fold import Fold, Head
+from ledger.core.makers import load_geometry
+from ledger.core.policies.workload import Workload
 from ledger.core.quota import Charge, Limit, Quota, QuotaAsk
 from ledger.core.state import (
     Device,
@@ -41,6 +43,7 @@ __all__ = ["canonical", "digest", "load_fold", "save_fold"]
 
 _TABLES: dict[str, type[Any]] = {
     "pools": Pool,
+    "workloads": Workload,
     "queues": Queue,
     "quotas": Quota,
     "quota_asks": QuotaAsk,
@@ -111,6 +114,8 @@ def _load_state(plain: dict[str, Any]) -> State:
     for name, kind in _TABLES.items():
         setattr(state, name, {key: kind(**one) for key, one in plain[name].items()})
     for device in state.devices.values():
+        if device.geometry is not None:
+            device.geometry = load_geometry(device.geometry)  # type: ignore[arg-type]
         device.holds = {key: Hold(**one) for key, one in device.holds.items()}  # type: ignore[arg-type]
     for lease in state.leases.values():
         lease.parts = {key: Part(**one) for key, one in lease.parts.items()}  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.core.deadlines import due_time
+from ledger.core.decide_partition import close_partition, partition_failed
 from ledger.core.limits import MAX_DUE
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ def _run(turn: Turn, name: str, due_us: int) -> None:
 def _order(turn: Turn, name: str, _due_us: int) -> None:
     """No answer is no proof: the units go into quarantine (A11)."""
     order = turn.state.orders[name]
+    if order.kind == "partition":
+        closing = {"type": "order.timed-out", "order": name}
+        partition_failed(turn, order, closing, "its node did not answer in time")
+        return
     turn.shut_away(order, f"{order.kind} order {name} was not answered", {})
     turn.emit({"type": "order.timed-out", "order": name})
     if order.kind == "stop":
@@ -63,6 +68,10 @@ def _idle(turn: Turn, name: str, due_us: int) -> None:
     turn.stop(turn.state.leases[name], "idle", due_us=due_us)
 
 
+def _rest(turn: Turn, name: str, _due_us: int) -> None:
+    turn.emit({"type": "request.rested", "request": name})
+
+
 def _budget(turn: Turn, name: str, _due_us: int) -> None:
     turn.emit({"type": "quota.renewed", "quota": name})
 
@@ -80,7 +89,11 @@ def lose_node(turn: Turn, name: str, reason: str) -> None:
         turn.stop(lease, reason)
         turn.end_if_over(lease, reason)
     for order in [one for _, one in sorted(state.orders.items()) if one.node == name]:
-        turn.emit({"type": "order.superseded", "order": order.id, "reason": reason})
+        closing = {"type": "order.superseded", "order": order.id, "reason": reason}
+        if order.kind == "partition":
+            close_partition(turn, order, closing, reason)
+        else:
+            turn.emit(closing)
 
 
 _RULES: dict[str, Callable[[Turn, str, int], None]] = {
@@ -91,4 +104,5 @@ _RULES: dict[str, Callable[[Turn, str, int], None]] = {
     "remind": _remind,
     "idle": _idle,
     "budget": _budget,
+    "rest": _rest,
 }

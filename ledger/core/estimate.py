@@ -49,9 +49,10 @@ _MOST_AHEAD = 256
 
 #: As many ends, shapes and quotas an estimate that is recorded may look at: it is made
 #: in the decision that lets the request wait, and has to be cheap.
+_QUICK_FEW = 8
 _QUICK_ENDS = 64
-_QUICK_AHEAD = 64
-_QUICK_SHAPES = 64
+_QUICK_AHEAD = 32
+_QUICK_SHAPES = 32
 _QUICK_QUOTAS = 64
 
 
@@ -111,28 +112,33 @@ def estimate(state: State, asker: Asker, now_us: int) -> Estimate:
 
 def quick_estimate(state: State, asker: Asker, now_us: int) -> Estimate | None:
     """Return an estimate from the leases that end soonest, or None; for a decision's record."""
-    if len(state.quotas) > _QUICK_QUOTAS:
+    classes = state.index.matches(state, asker.key.need)
+    if len(state.quotas) > _QUICK_QUOTAS or state.index.waiting.width(classes) > _QUICK_SHAPES:
         return None
-    ends = state.index.deadlines.next_ends(state, _QUICK_ENDS)
-    ending = (
-        sorted(
+    mine = (asker.rank, asker.request)
+    ahead = 0
+    for shape in state.index.waiting.for_classes(classes):
+        ahead += bisect_left(shape.line, mine)
+        if ahead > _QUICK_AHEAD:
+            return None
+    ending = []
+    if len(state.orders) <= _QUICK_ENDS:
+        ending = sorted(
             (now_us, one.lease, tuple(one.units))
             for one in state.orders.values()
             if one.kind in ("stop", "clean")
         )
-        if len(state.orders) <= _QUICK_ENDS
-        else []
-    )
-    if not ends and not ending:
-        return None
-    waiting = state.index.waiting.for_classes(state.index.matches(state, asker.key.need))
-    if len(list(islice(waiting, _QUICK_SHAPES + 1))) > _QUICK_SHAPES:
-        return None
-    late = [
-        (end_us, name, _units_of(state.leases[name])) for end_us, name in ends if end_us >= now_us
-    ]
-    found = _Walk(state, asker, now_us).to_start([*ending, *late], _QUICK_AHEAD)
-    return None if found.start_us is None else found
+    for most in (_QUICK_FEW, _QUICK_ENDS):
+        ends = state.index.deadlines.next_ends(state, now_us, most)
+        if not ends and not ending:
+            return None
+        coming = [(end_us, name, _units_of(state.leases[name])) for end_us, name in ends]
+        cut = len(ends) == most
+        walk = _Walk(state, asker, now_us)
+        found = walk.to_start([*ending, *coming], _QUICK_AHEAD, cut=cut)
+        if found.start_us is not None or not cut:
+            return found
+    return None
 
 
 def expectation(state: State, asker: Asker, now_us: int) -> dict[str, int | str]:
@@ -191,8 +197,11 @@ class _Walk:
     trial: State | None = None
     classes: frozenset[ClassKey] = frozenset()
 
-    def to_start(self, ends: Iterable[End], most_ahead: int) -> Estimate:
-        """Walk the ends until everybody ahead and the request itself have room."""
+    def to_start(self, ends: Iterable[End], most_ahead: int, *, cut: bool = False) -> Estimate:
+        """Walk the ends until everybody ahead and the request itself have room.
+
+        ``cut``: there are more ends than these, all of them later.
+        """
         state, need = self.state, self.asker.key.need
         kinds = state.index.matches(state, need)
         self.classes = frozenset(kinds)
@@ -216,7 +225,7 @@ class _Walk:
                     at_us = max(at_us, coming[known][0])
                     self._end(coming[known])
                     known += 1
-                elif later:
+                elif later and not (cut and known == len(coming)):
                     end_us, units = heappop(later)
                     at_us, self.spare = max(at_us, end_us), self.spare + units
                 else:

@@ -6,6 +6,7 @@ that breaks one is damaged, whoever wrote it (`RuleBroken`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.evolve_requests import (
@@ -15,6 +16,7 @@ from ledger.core.evolve_requests import (
     let_reservation_go,
     uncount,
 )
+from ledger.core.evolve_slices import begin_partition, partition_retried
 from ledger.core.evolve_supply import push_idle
 from ledger.core.fair_share import spend, use_up
 from ledger.core.index import usable
@@ -68,6 +70,7 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
     holder = holder_of(state, request.tenant, request.project)
     spend(state, holder, charge * request.charge.time_us, now)
     state.leases[name] = lease
+    state.index.leased(state, request, name)
     state.index.due(state, lease.due_us, "run", name)
 
 
@@ -156,6 +159,7 @@ def _lease_stopping(state: State, event: Event, _now: int) -> None:
         remove(state, holder, request.charge)
         leave(state.quotas[holder], request.charge, 1)
         request.evicted = True
+        request.rests_until_us = event.get("rests_until_us")
         state.index.relieve(state, holder)
 
 
@@ -164,6 +168,10 @@ def _lease_extended(state: State, event: Event, _now: int) -> None:
     request = state.requests[lease.request]
     more_us = event["due_us"] - (lease.due_us or event["due_us"])
     request.max_run_us = (request.max_run_us or 0) + more_us
+    assert request.charge is not None
+    request.charge = replace(request.charge, time_us=request.charge.time_us + more_us)
+    holder = holder_of(state, request.tenant, request.project)
+    spend(state, holder, lease.charge_milli * more_us, lease.granted_us)
     lease.due_us = event["due_us"]
     state.index.due(state, lease.due_us, "run", lease.id)
 
@@ -194,6 +202,7 @@ def _lease_ended(state: State, event: Event, now: int) -> None:
     assert request.charge is not None
     spend(state, holder, lease.charge_milli * (held_us - request.charge.time_us), lease.granted_us)
     use_up(state, holder, lease.charge_milli * held_us, now)
+    state.index.unleased(state, request, lease.id)
     uncount(state, request)
     request.used_us += held_us
     request.code = event["reason"]
@@ -226,10 +235,13 @@ def _order_issued(state: State, event: Event, now: int) -> None:
     name = event["order"]
     step("order", name, "new", "issued")
     state.orders[name] = Order(
-        name, event["kind"], event["node"], event["lease"], event["units"], event["due_us"], now
-    )
+        name, event["kind"], event["node"], event.get("lease", ""), event["units"],
+        event["due_us"], now, event.get("request"), event.get("steps", []),
+    )  # fmt: skip
     if event["kind"] == "stop":
         state.leases[event["lease"]].parts[event["node"]].stop_order = name
+    elif event["kind"] == "partition":
+        begin_partition(state, state.orders[name])
     state.next_id += 1
     state.index.due(state, event["due_us"], "order", name)
 
@@ -242,6 +254,10 @@ def _order_closed(state: State, event: Event, _now: int) -> None:
         state.leases[order.lease].parts[order.node].stop_order = None
     if order.kind == "clean" and outcome != "superseded":
         _free_units(state, order)
+    if order.kind == "partition" and outcome == "done":
+        device = state.devices[order.units[0]]
+        partition_retried(state, device)
+        state.index.refresh(state, state.nodes[device.node], [device.uuid])
 
 
 def _free_units(state: State, order: Order) -> None:

@@ -86,6 +86,7 @@ def _request_queued(state: State, event: Event, _now: int) -> None:
     request.code = event["code"]
     request.lease = None
     state.index.queued(state, request)
+    state.index.due(state, request.rests_until_us, "rest", request.id)
 
 
 def _request_ended(state: State, event: Event, now: int) -> None:
@@ -101,6 +102,12 @@ def _request_ended(state: State, event: Event, now: int) -> None:
     state.seen[request.id] = [request.fp, request.code, now, event["how"], request.attempt]
 
 
+def _request_rested(state: State, event: Event, _now: int) -> None:
+    request = state.requests[event["request"]]
+    request.rests_until_us = None
+    state.index.loosened_queues.add(request.queue)
+
+
 def _request_reserved(state: State, event: Event, _now: int) -> None:
     """A place is kept: it counts from now on, and nobody else is given it (Q2)."""
     request = state.requests[event["request"]]
@@ -113,6 +120,7 @@ def _request_reserved(state: State, event: Event, _now: int) -> None:
     request.charge = charge_of_event(request, event, units)
     count(state, request, event["request"])
     request.kept = {part["node"]: list(part["units"]) for part in event["parts"]}
+    state.index.kept(request, 1)
     for node, kept in request.kept.items():
         for unit in kept:
             thing = state.slices.get(unit) or state.devices[unit]
@@ -133,6 +141,7 @@ def let_reservation_go(state: State, request: Request) -> None:
     """Give free what was kept for the request; it no longer counts."""
     if not request.kept:
         return
+    state.index.kept(request, -1)
     kept, request.kept = request.kept, {}
     for node, units in kept.items():
         for unit in units:
@@ -173,7 +182,8 @@ def count(state: State, request: Request, what: str) -> None:
     """Count the request's charge; a quota that it does not fit under is a broken log (Q1)."""
     assert request.charge is not None
     holder = holder_of(state, request.tenant, request.project)
-    for resource in state.quotas[holder].governed:
+    quota = state.quotas[holder]
+    for resource in quota.governed:
         asked = amount(resource, request.charge)
         room = available(state, holder, resource)
         if asked and room is not None and asked > room:
@@ -189,6 +199,7 @@ def uncount(state: State, request: Request) -> None:
     holder = holder_of(state, request.tenant, request.project)
     if request.evicted:
         leave(state.quotas[holder], request.charge, -1)
+        state.index.ripen()
     else:
         remove(state, holder, request.charge)
     request.charge = None
@@ -201,6 +212,7 @@ REQUEST_EVENTS: dict[str, Callable[[State, Event, int], None]] = {
     "request.rejected": _request_rejected,
     "request.queued": _request_queued,
     "request.ended": _request_ended,
+    "request.rested": _request_rested,
     "request.reserved": _request_reserved,
     "request.unreserved": _request_unreserved,
     "request.planned": _request_planned,

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.deadlines import due_time
+from ledger.core.evolve_slices import alarm_changed, partition_retried
+from ledger.core.fair_share import spend
 from ledger.core.lifecycles import step
-from ledger.core.quota import GPU, Limit, Quota, QuotaAsk
+from ledger.core.makers import read_geometry
+from ledger.core.policies.workload import Workload
+from ledger.core.quota import GPU, Limit, Quota, QuotaAsk, holder_of
 from ledger.core.quota_tree import rebuild
 from ledger.core.state import (
     NO_POOL,
@@ -14,7 +18,6 @@ from ledger.core.state import (
     Node,
     Pool,
     Queue,
-    Slice,
     State,
     device_state,
     slice_state,
@@ -36,13 +39,36 @@ PAST_INCARNATIONS = 8
 
 def _pool_applied(state: State, event: Event, _now: int) -> None:
     name = event["pool"]
-    state.pools[name] = Pool(
-        name, event["labels"], event["silent_grace_us"], event["order_timeout_us"]
+    before = state.pools.get(name, NO_POOL)
+    pool = state.pools[name] = Pool(
+        name,
+        event["labels"],
+        event["silent_grace_us"],
+        event["order_timeout_us"],
+        event.get("placement", "best-fit"),
+        event.get("partition", "never"),
+        event.get("slices_warning", 4),
     )
+    state.index.scores.clear()
     state.index.classes_changed(state)
     for node in state.nodes.values():
         if node.pool == name and node.state == "silent":
             _push_silence(state, node)
+        if node.pool == name and before.partition != pool.partition:
+            state.index.refresh_node(state, node)
+
+
+def _placement_applied(state: State, event: Event, _now: int) -> None:
+    name = event["pool"]
+    state.workloads[name] = Workload(
+        name,
+        event["shapes"],
+        event["holes"],
+        event["cpu_milli_per_gpu"],
+        event["memory_mib_per_gpu"],
+        event["loads_milli"],
+    )
+    state.index.scores.clear()
 
 
 def _queue_applied(state: State, event: Event, _now: int) -> None:
@@ -83,6 +109,7 @@ def _quota_applied(state: State, event: Event, _now: int) -> None:
         limits[one["resource"]] = Limit(one["nominal"], one.get("borrowing"), one.get("lending"))
     quota = state.quotas.get(name)
     before = None if quota is None else (quota.parent, quota.period_us)
+    _count_time(state, -1)
     if quota is None:
         quota = state.quotas[name] = Quota(name, None, limits)
     quota.parent = tenant if project is not None else get("parent")
@@ -97,7 +124,18 @@ def _quota_applied(state: State, event: Event, _now: int) -> None:
         quota.period_us, quota.spent_period, quota.spent_milli_us = period_us, 0, 0
     quota.budget_milli_us = get("budget_milli_us") or 0
     rebuild(state)
+    _count_time(state, 1)
     state.index.quotas_changed(state, reshaped=before != (quota.parent, period_us))
+
+
+def _count_time(state: State, sign: int) -> None:
+    """Take the GPU time of live leases off the budgets above them, or put it on."""
+    for lease in state.leases.values():
+        request = state.requests[lease.request]
+        if request.charge is not None:
+            holder = holder_of(state, request.tenant, request.project)
+            time_us = request.charge.time_us
+            spend(state, holder, sign * lease.charge_milli * time_us, lease.granted_us)
 
 
 def _quota_asked(state: State, event: Event, _now: int) -> None:
@@ -162,6 +200,8 @@ def _node_registered(state: State, event: Event, _now: int) -> None:
         )
     else:
         if event["incarnation"] != node.incarnation:
+            for uuid in node.devices:
+                partition_retried(state, state.devices[uuid])
             node.past_incarnations = [*node.past_incarnations, node.incarnation][
                 -PAST_INCARNATIONS:
             ]
@@ -234,6 +274,9 @@ def _device_discovered(state: State, event: Event, _now: int) -> None:
             device.health = "unknown"
         _stepped(device, old)
         state.alarms.pop(f"duplicate_device {uuid}", None)
+    device.geometry = read_geometry(event.get("profiles", ()), device.compute_slices)
+    device.mig_pending = event.get("mig_pending", False)
+    partition_retried(state, device)
     state.index.refresh(state, node, [uuid])
     state.index.refresh_bare(state, node)
 
@@ -272,6 +315,7 @@ def _device_cleared(state: State, event: Event, _now: int) -> None:
     device = state.devices[event["device"]]
     old = device_state(device)
     device.quarantine = None
+    partition_retried(state, device)
     for name in device.slices:
         item = state.slices[name]
         if item.quarantine is not None:
@@ -281,44 +325,14 @@ def _device_cleared(state: State, event: Event, _now: int) -> None:
     state.index.refresh(state, state.nodes[device.node], [device.uuid])
 
 
-def _slice_present(state: State, event: Event, _now: int) -> None:
-    name = event["slice"]
-    device = state.devices[event["device"]]
-    state.slices[name] = Slice(
-        name,
-        device.uuid,
-        event["mig_uuid"],
-        event["profile"],
-        event["gi"],
-        event["ci"],
-        event["start"],
-        event["size"],
-        event["compute_slices"],
-        event["memory_mib"],
-    )
-    state.next_id += 1
-    step("slice", name, "discovered", "present")
-    device.slices.append(name)
-    state.index.refresh(state, state.nodes[device.node], [device.uuid])
-
-
-def _slice_gone(state: State, event: Event, _now: int) -> None:
-    item = state.slices.pop(event["slice"])
-    step("slice", item.id, slice_state(item), "gone")
-    device = state.devices[item.device]
-    device.slices.remove(item.id)
-    if item.kept_for is not None:
-        state.index.ripe.add(item.kept_for)
-    state.index.forget_slice(state, item)
-    state.index.refresh(state, state.nodes[device.node], [device.uuid])
-
-
 def _alarm_raised(state: State, event: Event, now: int) -> None:
     state.alarms[f"{event['code']} {event['about']}"] = now
+    alarm_changed(state, event)
 
 
 SUPPLY: dict[str, Callable[[State, Event, int], None]] = {
     "pool.applied": _pool_applied,
+    "placement.applied": _placement_applied,
     "queue.applied": _queue_applied,
     "quota.applied": _quota_applied,
     "quota.asked": _quota_asked,
@@ -332,7 +346,5 @@ SUPPLY: dict[str, Callable[[State, Event, int], None]] = {
     "device.quarantined": _device_quarantined,
     "slice.quarantined": _slice_quarantined,
     "device.cleared": _device_cleared,
-    "slice.present": _slice_present,
-    "slice.gone": _slice_gone,
     "alarm.raised": _alarm_raised,
 }

@@ -15,10 +15,21 @@ from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 from ledger.core.deadlines import Deadlines
-from ledger.core.places import NO_DEVICE, Cards, Slices, discard
-from ledger.core.quota import root_of
+from ledger.core.makers import Makers, offer
+from ledger.core.places import (
+    NO_DEVICE,
+    Cards,
+    Slices,
+    bare_class,
+    discard,
+    labelled,
+    slice_class,
+    smallest,
+)
+from ledger.core.policies.ranking import Kept
+from ledger.core.quota import holder_of, root_of
 from ledger.core.state import WHOLE_MILLI, free_milli
-from ledger.core.waiting import Waiting
+from ledger.core.waiting import Waiting, replica_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,13 +53,20 @@ class Index:
     __slots__ = (
         "_homes",
         "_matches",
+        "beside",
         "cards",
         "deadlines",
         "freed",
+        "held_back",
+        "held_by",
         "loosened_queues",
+        "makers",
         "plans",
         "relieved",
+        "replicas",
         "ripe",
+        "scores",
+        "shaken",
         "slices",
         "waiting",
     )
@@ -65,13 +83,26 @@ class Index:
         self.relieved: set[str] = set()
         #: Requests of whose kept place something has changed since the last pass.
         self.ripe: set[str] = set()
+        #: Requests whose planned nodes have changed since the last pass.
+        self.shaken: set[str] = set()
+        #: Requests whose kept place is clean, but not yet their quota or their node's CPU.
+        self.held_back: set[str] = set()
+        #: Node -> CPU and memory beside the devices that are kept there for requests.
+        self.beside: dict[str, tuple[int, int]] = {}
         #: Node -> the waiting request for which it is planned.
         self.plans: dict[str, str] = {}
         #: Queues in which somebody may no longer be behind another since the last pass.
         self.loosened_queues: set[str] = set()
+        #: Quota -> the leases that count against it; and replicas of a task -> their leases.
+        self.held_by: dict[str, dict[str, None]] = {}
+        self.replicas: dict[tuple[str, str], dict[str, None]] = {}
         #: Device, slice or bare node -> the class and the node under which it is kept.
         self._homes: dict[str, tuple[ClassKey, str]] = {}
         self._matches: dict[tuple[object, ...], tuple[ClassKey, ...]] = {}
+        #: Devices on which slices could be made.
+        self.makers = Makers()
+        #: What placement policies keep of a class.
+        self.scores = Kept()
 
     def settle(self) -> None:
         """Forget what has been loosened: a pass has looked at it, or the record did."""
@@ -88,11 +119,18 @@ class Index:
         self.loosened_queues.update(state.queues)
         if reshaped:
             self._file_again(state)
+            self.hold_again(state)
 
     def queue_changed(self, state: State, name: str) -> None:
         """Note that a queue's rules were set."""
         self.loosened_queues.add(name)
         self._file_again(state)
+
+    def hold_again(self, state: State) -> None:
+        """Make what is kept of leases from the state alone."""
+        self.held_by, self.replicas = {}, {}
+        for lease in state.leases.values():
+            self.leased(state, state.requests[lease.request], lease.id)
 
     def _file_again(self, state: State) -> None:
         self.waiting = Waiting()
@@ -115,28 +153,31 @@ class Index:
         self.waiting.reclassify(lambda need: self.matches(state, need))
         self.freed.update(self.cards)
         self.freed.update(self.slices)
-        for node in self.plans:
-            self._shaken(state, node)
+        self.shaken.update(self.plans.values())
 
     def matches(self, state: State, need: Need) -> tuple[ClassKey, ...]:
         """Return the classes that could serve the need, least memory first."""
         wanted = need.profile
         memory = 0 if wanted else need.memory_mib
         bare = need.count == 0
-        key = (need.pool, need.labels, need.models, memory, wanted, bare)
+        any_mig = not wanted and need.mode == "mig"
+        key = (need.pool, need.labels, need.models, memory, wanted, bare, any_mig,
+               need.compute_slices)  # fmt: skip
         found = self._matches.get(key)
         if found is None:
             kept: Iterable[ClassKey] = self.slices if wanted else self.cards
+            if any_mig:
+                kept, memory = smallest(self.slices, memory, need.compute_slices), 0
             found = tuple(
                 sorted(
                     (
                         one
                         for one in kept
-                        if (one[3] == wanted or (bare and one[3] == NO_DEVICE))
+                        if (one[3] == wanted or any_mig or (bare and one[3] == NO_DEVICE))
                         and one[2] >= memory
                         and (need.pool is None or one[0] == need.pool)
                         and (not need.models or one[1] in need.models)
-                        and _labelled(state, one[0], need)
+                        and labelled(state, one[0], need)
                     ),
                     key=lambda one: (one[2], one[0], one[1], one[4]),
                 )
@@ -175,6 +216,38 @@ class Index:
                 del self.plans[name]
                 self.free_class(state, state.nodes[name])
 
+    def kept(self, request: Request, sign: int) -> None:
+        """Keep what the request needs beside its devices (+1), or let it go (-1)."""
+        need = request.need
+        if need.cpu_milli or need.host_memory_mib:
+            for node in request.kept:
+                cpu, memory = self.beside.pop(node, (0, 0))
+                cpu += sign * need.cpu_milli
+                memory += sign * need.host_memory_mib
+                if cpu or memory:
+                    self.beside[node] = (cpu, memory)
+                self.scores.touch(node)
+
+    def ripen(self) -> None:
+        """Let those be looked at again who waited for more than their place."""
+        self.ripe |= self.held_back
+        self.held_back.clear()
+
+    def leased(self, state: State, request: Request, lease: str) -> None:
+        """Keep a lease by its quota, and by the task that it is a replica of."""
+        holder = holder_of(state, request.tenant, request.project)
+        self.held_by.setdefault(holder, {})[lease] = None
+        self.replicas.setdefault(replica_group(request), {})[lease] = None
+
+    def unleased(self, state: State, request: Request, lease: str) -> None:
+        """Keep it no longer."""
+        holder = holder_of(state, request.tenant, request.project)
+        for kept, name in ((self.held_by, holder), (self.replicas, replica_group(request))):
+            leases = kept[name]  # type: ignore[index]
+            del leases[lease]
+            if not leases:
+                del kept[name]  # type: ignore[arg-type]
+
     def relieve(self, state: State, holder: str) -> None:
         """Note that there is more room in the tree of a quota."""
         self.relieved.add(root_of(state, holder))
@@ -198,7 +271,7 @@ class Index:
     def refresh_bare(self, state: State, node: Node) -> None:
         """Keep a node without devices in the class of its pool's such nodes."""
         name = f"node {node.name}"
-        home = (_bare(node), node.name) if not node.devices else None
+        home = (bare_class(node), node.name) if not node.devices else None
         if self._homes.get(name) != home:
             self._leave_cards(state, name)
             if home is not None:
@@ -227,7 +300,7 @@ class Index:
             if device.kept_for is not None:
                 self.ripe.add(device.kept_for)
             if not able:
-                self._shaken(state, name)
+                self._shaken(name)
             if not usable(node, device):
                 # Whoever waited for it to be clean has to look for another.
                 self.freed.add(key)
@@ -242,8 +315,11 @@ class Index:
                 self._refresh_room(cards, key, device, able=able)
             for item in device.slices:
                 self.refresh_slice(state, node, device, state.slices[item])
+            if device.geometry is not None or device.mig_pending or uuid in self.makers.offers:
+                self._refresh_maker(state, node, device)
         for key, count in before.items():
             self.cards[key].resize(name, count)
+        self.scores.touch(name)
 
     def _refresh_room(self, cards: Cards, key: ClassKey, device: Device, *, able: bool) -> None:
         """Follow the room on a device that shares hold in part."""
@@ -258,14 +334,13 @@ class Index:
 
     def refresh_slice(self, state: State, node: Node, device: Device, item: Slice) -> None:
         """Bring one slice up to date."""
-        home = (_slice_class(node, device, item), node.name)
-        if self._homes.get(item.id) != home:
+        home = (slice_class(node, device, item), node.name)
+        size = (item.memory_mib, item.compute_slices)
+        known = self._homes.get(item.id) == home
+        if not known or self.slices[home[0]].members[item.id] != size:
             self.forget_slice(state, item)
             self._homes[item.id] = home
-            if home[0] not in self.slices:
-                self.slices[home[0]] = Slices()
-                self.classes_changed(state)
-            self.slices[home[0]].members += 1
+            self._enter_slices(state, home[0], item.id, size)
         slices = self.slices[home[0]]
         if item.kept_for is not None:
             self.ripe.add(item.kept_for)
@@ -273,6 +348,7 @@ class Index:
             item.lease is None
             and item.quarantine is None
             and item.kept_for is None
+            and item.order is None
             and not device.holds
             and usable(node, device)
         )
@@ -292,12 +368,37 @@ class Index:
         home = self._homes.pop(item.id, None)
         if home is None:
             return
-        slices = self.slices[home[0]]
-        slices.take_out(item.id)
-        slices.members -= 1
-        if slices.members == 0:
-            del self.slices[home[0]]
+        self.slices[home[0]].take_out(item.id)
+        self._leave_slices(state, home[0], item.id)
+
+    def _enter_slices(self, state: State, key: ClassKey, name: str, size: tuple[int, int]) -> None:
+        if self.slices.setdefault(key, Slices()).enter(name, size):
             self.classes_changed(state)
+
+    def _leave_slices(self, state: State, key: ClassKey, name: str) -> None:
+        slices = self.slices[key]
+        last = slices.leave(name)
+        if not slices.members:
+            del self.slices[key]
+        if last:
+            self.classes_changed(state)
+
+    def _refresh_maker(self, state: State, node: Node, device: Device) -> None:
+        """Follow what slices the device could be made into, and what stands on it."""
+        offers = self.makers.offers
+        before, after = offers.get(device.uuid, {}), offer(state, node, device)
+        for key, size in before.items():
+            if after.get(key) != size:
+                self._leave_slices(state, key, device.uuid)
+        for key, size in after.items():
+            if before.get(key) != size:
+                self._enter_slices(state, key, device.uuid, size)
+        if after:
+            offers[device.uuid] = after
+        else:
+            offers.pop(device.uuid, None)
+        self.makers.follow(state, node, device, in_use=usable(node, device))
+        self.freed.update(after)
 
     def _enter_cards(self, state: State, name: str, home: tuple[ClassKey, str]) -> None:
         key, node = self._homes[name] = home
@@ -310,6 +411,7 @@ class Index:
             cards.move(node, [])
             self.freed.add(key)
         cards.members[node] += 1
+        self.scores.touch(node)
 
     def _leave_cards(self, state: State, name: str) -> None:
         """Leave nothing behind: what is kept must not depend on what was there before."""
@@ -317,7 +419,8 @@ class Index:
         if home is None:
             return
         key, node = home
-        self._shaken(state, node)
+        self._shaken(node)
+        self.scores.touch(node)
         cards = self.cards[key]
         cards.set_room(name, None)
         cards.members[node] -= 1
@@ -330,38 +433,24 @@ class Index:
             del self.cards[key]
             self.classes_changed(state)
 
-    def _shaken(self, state: State, node: str) -> None:
+    def _shaken(self, node: str) -> None:
         """Note that what is planned on the node may not stand any more."""
         owner = self.plans.get(node)
         if owner is not None:
-            self.loosened_queues.add(state.requests[owner].queue)
+            self.shaken.add(owner)
 
     def free_class(self, state: State, node: Node) -> None:
         """Note that the node's CPU or memory has more room."""
+        self.scores.touch(node.name)
+        self.ripen()
         if not node.devices:
-            self.freed.add(_bare(node))
+            self.freed.add(bare_class(node))
         for uuid in node.devices:
             device = state.devices[uuid]
             self.freed.add((node.pool, device.model, device.memory_mib, "", WHOLE_MILLI))
             for name in device.slices:
-                self.freed.add(_slice_class(node, device, state.slices[name]))
-
-
-def _bare(node: Node) -> ClassKey:
-    return (node.pool, "", 0, NO_DEVICE, 0)
-
-
-def _slice_class(node: Node, device: Device, item: Slice) -> ClassKey:
-    """Charge a slice as its part of the device's compute slices, rounded up (C15)."""
-    part = -(-WHOLE_MILLI * item.compute_slices // max(1, device.compute_slices))
-    return (node.pool, device.model, device.memory_mib, item.profile, min(part, WHOLE_MILLI))
-
-
-def _labelled(state: State, pool: str, need: Need) -> bool:
-    found = state.pools.get(pool)
-    if found is None:
-        return False
-    return all(found.labels.get(name) == value for name, value in need.labels)
+                self.freed.add(slice_class(node, device, state.slices[name]))
+            self.freed.update(self.makers.offers.get(uuid, ()))
 
 
 def rebuild(state: State) -> Index:
@@ -373,8 +462,12 @@ def rebuild(state: State) -> Index:
         if request.state == "queued":
             index.waiting.add(state, request, index.matches(state, request.need))
             index.planned(request)
+            if request.plan is not None:
+                index.shaken.add(request.id)
         if request.kept:
             index.ripe.add(request.id)
+            index.kept(request, 1)
+    index.hold_again(state)
     index.deadlines.rebuild(state)
     index.settle()
     return index

@@ -18,6 +18,7 @@ from ledger.core.index import rebuild
 from ledger.core.layout import layout_fault
 from ledger.core.lifecycles import LEASE, NODE, REQUEST
 from ledger.core.placement import Placement
+from ledger.core.policies.choice import faults
 from ledger.core.quota_tree import nominal_below
 from ledger.core.quota_tree import rebuild as rebuild_quotas
 from ledger.core.schedule import examine
@@ -328,6 +329,8 @@ def _derived(state: State) -> Iterator[Violation]:
     for name, kept in _plain(state.index, state).items():
         if kept != fresh[name]:
             yield Violation("S2", f"index.{name}", f"kept {kept!r}, rebuilt {fresh[name]!r}")
+    for fault in faults(state, twin):
+        yield Violation("S2", "index.scores", fault)
 
 
 def _plain(index: Index, state: State) -> dict[str, object]:

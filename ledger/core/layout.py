@@ -25,7 +25,8 @@ def layout_fault(state: State, device: Device) -> str | None:
         return f"shares hold {shares} of {device.memory_mib} MiB"
     if not device.slices:
         return None
-    slices = [state.slices[name] for name in device.slices]
+    # What is only ordered is no part of what was reported.
+    slices = [one for name in device.slices if (one := state.slices[name]).mig_uuid]
     if len({one.mig_uuid for one in slices}) < len(slices):
         return "two slices have one MIG UUID"
     if len({(one.gi, one.ci) for one in slices}) < len(slices):

@@ -65,8 +65,10 @@ DEVICE = _table(
 )
 
 SLICE = _table(
-    discovered="present",
-    present="leased quarantined gone",
+    discovered="present ordered",
+    ordered="present gone",
+    present="leased quarantined destroying gone",
+    destroying="present gone",
     leased="cleaning quarantined gone",
     cleaning="present quarantined gone",
     quarantined="present leased cleaning gone",

@@ -8,7 +8,7 @@ goes on with the next decision, which the runner's tick brings about at once.
 
 from __future__ import annotations
 
-__all__ = ["LEASE_WEIGHT", "MAX_DUE", "MAX_GIVEN"]
+__all__ = ["EVICTION_REST_US", "LEASE_WEIGHT", "MAX_DUE", "MAX_GIVEN"]
 
 #: Events after which no further deadline fires in one decision; those left are still due.
 MAX_DUE = 4_000
@@ -16,3 +16,7 @@ MAX_DUE = 4_000
 #: Units given in one pass, each lease counted as `LEASE_WEIGHT` more: about 4 MiB.
 MAX_GIVEN = 40_000
 LEASE_WEIGHT = 8
+
+#: How long who was evicted has nobody evicted (µs). Each request then evicts at most once
+#: in such a time, so at no instant do evictions go round without an end (Q5).
+EVICTION_REST_US = 300_000_000

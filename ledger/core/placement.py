@@ -2,18 +2,20 @@
 
 Placement only looks. The rule here is *best fit, then least name*: the node
 with the fewest free devices that still has enough, ties to the node whose name
-sorts first, devices of a node in UUID order. It depends on nothing but the
-state, so a replay makes the same choice (C07, C19).
+sorts first, devices of a node in UUID order. A pool may have another policy for
+what fits on one node (`ledger.core.policies`). Either way the choice depends on
+nothing but the state, so a replay makes the same one (C07, C19).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.state import WHOLE_MILLI, free_memory
+from ledger.core.policies.choice import choose
+from ledger.core.state import NO_POOL, WHOLE_MILLI, free_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,7 @@ class Placement:
     parts: tuple[tuple[str, tuple[str, ...]], ...]
     charge_milli: int
     of_class: ClassKey
+    rule: str = "best-fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,7 @@ def could_fit(state: State, need: Need, key: ClassKey) -> bool:
         return len(state.index.slices[key].free) >= need.count
     cards = state.index.cards[key]
     if need.mode == "share":
-        roomy = bool(cards.partial) and cards.partial[-1][0] >= need.gpu_milli
-        return roomy or cards.most_free() > 0
+        return cards.most_room() >= need.gpu_milli or cards.most_free() > 0
     return need.count == 0 or cards.most_free() >= need.count
 
 
@@ -77,14 +79,40 @@ def place(
     Classes that do not fit the quota (``fits``) and nodes that are not ``allowed`` are passed over.
     """
     finder = _FINDERS[need.mode]
-    for key in state.index.matches(state, need):
-        if fits is not None and not fits(key):
+    # What a pool's policy chooses is one place on one node, among all classes of the pool.
+    single = need.mode != "mig" and need.nodes == 1
+    chosen_in = set()
+    classes = state.index.matches(state, need)
+    for key in classes:
+        pool = key[0]
+        rule = state.pools.get(pool, NO_POOL).placement if single else _BEST_FIT
+        if rule == _BEST_FIT:
+            able = (fits is None or fits(key)) and could_fit(state, need, key)
+            found = finder(state, need, key, allowed) if able else None
+        elif pool in chosen_in:
             continue
-        if could_fit(state, need, key):
-            found = finder(state, need, key, allowed)
-            if found is not None:
-                return found
+        else:
+            chosen_in.add(pool)
+            able_too = [
+                one
+                for one in classes
+                if one[0] == pool and (fits is None or fits(one)) and could_fit(state, need, one)
+            ]
+            found = _by_policy(state, need, able_too, rule, allowed)
+        if found is not None:
+            return found
     return None
+
+
+def _by_policy(
+    state: State, need: Need, classes: list[ClassKey], rule: str, allowed: Allowed | None
+) -> Placement | None:
+    """Let the policy of a pool choose among classes of it."""
+    found = choose(state, need, classes, allowed)
+    if found is None:
+        return None
+    charge = need.gpu_milli if need.mode == "share" else WHOLE_MILLI * need.count
+    return Placement(((found.node, found.units),), charge, found.of_class, rule)
 
 
 def _whole(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Placement | None:
@@ -106,7 +134,8 @@ def _share(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> 
         device = state.devices[uuid]
         if allowed is not None and not allowed(device.node):
             continue
-        if free_memory(device) >= need.memory_mib and host_fits(state.nodes[device.node], need):
+        roomy = free_memory(device) >= need.memory_mib
+        if roomy and host_fits(state, state.nodes[device.node], need):
             return Placement(((device.node, (uuid,)),), need.gpu_milli, key)
     for node in _nodes_with(state, cards, need, 1):
         if allowed is not None and not allowed(node):
@@ -119,10 +148,10 @@ def _mig(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Pl
     slices = state.index.slices[key]
     parts: dict[str, list[str]] = {}
     left = need.count
-    for node, _device, _start, name in slices.free:
+    for node, _device, _start, name in state.index.makers.by_scarcity(key, slices.free, state):
         if allowed is not None and not allowed(node):
             continue
-        if node in parts or host_fits(state.nodes[node], need):
+        if node in parts or host_fits(state, state.nodes[node], need):
             parts.setdefault(node, []).append(name)
             left -= 1
             if left == 0:
@@ -130,6 +159,8 @@ def _mig(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Pl
                 return Placement(done, key[4] * need.count, key)
     return None
 
+
+_BEST_FIT = "best-fit"
 
 #: As much of a list as one line of text takes.
 _MOST_TEXT = 500
@@ -142,21 +173,35 @@ def _nodes_with(state: State, cards: Cards, need: Need, count: int) -> Iterator[
     plain = not need.cpu_milli and not need.host_memory_mib
     for bucket in cards.buckets[count:]:
         for node in bucket:
-            if (plain and count) or _fits_host(state.nodes[node], need):
+            if (plain and count) or _fits_host(state, state.nodes[node], need):
                 yield node
 
 
-def _fits_host(node: Node, need: Need) -> bool:
-    return node.state == "online" and host_fits(node, need)
+def _fits_host(state: State, node: Node, need: Need) -> bool:
+    return node.state == "online" and host_fits(state, node, need)
 
 
-def host_fits(node: Node, need: Need) -> bool:
-    """Say whether the node has what is asked beside the devices."""
-    cpu, memory = node.cpu_milli, node.memory_mib
-    return (not need.cpu_milli or cpu is None or cpu - node.cpu_used >= need.cpu_milli) and (
-        not need.host_memory_mib
-        or memory is None
-        or memory - node.memory_used >= need.host_memory_mib
+def host_fits(
+    state: State, node: Node, need: Need, *, ended: Collection[str] = (), own: bool = False
+) -> bool:
+    """Say whether the node has what is asked beside the devices, once ``ended`` leases have ended.
+
+    What is kept for requests that have a place here is not there for others;
+    ``own``: the need is one of those.
+    """
+    if not need.cpu_milli and not need.host_memory_mib:
+        return True
+    cpu, memory = state.index.beside.get(node.name, (0, 0))
+    cpu += node.cpu_used + (0 if own else need.cpu_milli)
+    memory += node.memory_used + (0 if own else need.host_memory_mib)
+    for name in ended:
+        lease = state.leases[name]
+        if node.name in lease.parts:
+            other = state.requests[lease.request].need
+            cpu -= other.cpu_milli
+            memory -= other.host_memory_mib
+    return (not need.cpu_milli or node.cpu_milli is None or cpu <= node.cpu_milli) and (
+        not need.host_memory_mib or node.memory_mib is None or memory <= node.memory_mib
     )
 
 
@@ -177,6 +222,9 @@ def shortfall(state: State, need: Need) -> Shortfall:
     """Say what is short for a need that has no place: counted place by place (C21)."""
     index = state.index
     classes = index.matches(state, need)
+    pending = index.makers.pending_for(state, need) if need.mode == "mig" else 0
+    if pending:
+        return Shortfall("partition_pending", _asked(need) | {"devices": pending})
     if not classes:
         return Shortfall("no_such_hardware", _asked(need))
     if need.mode == "mig":
@@ -184,9 +232,8 @@ def shortfall(state: State, need: Need) -> Shortfall:
         numbers: dict[str, int | str | None] = {"needs_slices": need.count, "free_slices": free}
         return Shortfall("no_capacity" if free < need.count else "no_beside", numbers)
     if need.mode == "share":
-        partial = [at for key in classes for at in index.cards[key].partial]
-        whole = sum(len(free) for key in classes for free in index.cards[key].free.values())
-        most = max((room for room, _ in partial), default=0)
+        whole = sum(index.cards[key].all_free() for key in classes)
+        most = max((index.cards[key].most_room() for key in classes), default=0)
         fits = whole > 0 or most >= need.gpu_milli
         return Shortfall(
             "no_beside" if fits and need.memory_mib == 0 else "no_capacity",
@@ -201,7 +248,7 @@ def shortfall(state: State, need: Need) -> Shortfall:
     for key in classes:
         cards = index.cards[key]
         places = max(places, sum(len(bucket) for bucket in cards.buckets[need.count :]))
-        free += sum(len(one) for one in cards.free.values())
+        free += cards.all_free()
     return Shortfall(
         "no_capacity" if places < need.nodes else "no_beside",
         {

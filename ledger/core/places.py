@@ -8,9 +8,28 @@ to any more is gone.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["NO_DEVICE", "Cards", "ClassKey", "Slices", "discard"]
+from ledger.core.state import WHOLE_MILLI
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ledger.core.state import Device, Need, Node, Slice, State
+
+__all__ = [
+    "NO_DEVICE",
+    "Cards",
+    "ClassKey",
+    "Slices",
+    "bare_class",
+    "discard",
+    "labelled",
+    "part_milli",
+    "slice_class",
+    "smallest",
+]
 
 #: (pool, model, memory_mib, profile, charge): what a unit of the class is and what it counts
 #: against a quota. The profile is empty for whole cards and shares.
@@ -77,6 +96,14 @@ class Cards:
             self.room[uuid] = room
             insort(self.partial, (room, uuid))
 
+    def most_room(self) -> int:
+        """Return the most free thousandths of a device that shares hold in part, or 0."""
+        return self.partial[-1][0] if self.partial else 0
+
+    def all_free(self) -> int:
+        """Return the number of free devices."""
+        return sum([count * len(nodes) for count, nodes in enumerate(self.buckets)])
+
     def most_free(self) -> int:
         """Return the largest number of free devices on one node."""
         for count in range(len(self.buckets) - 1, -1, -1):
@@ -88,18 +115,77 @@ class Cards:
 class Slices:
     """The free MIG slices of one class and profile."""
 
-    __slots__ = ("free", "members", "where")
+    __slots__ = ("free", "members", "sizes", "where")
 
     def __init__(self) -> None:
         """Start empty."""
-        #: How many slices are of this class, free or not.
-        self.members = 0
+        #: What is of this class, free or not, or could make it -> MiB and compute slices.
+        self.members: dict[str, tuple[int, int]] = {}
+        #: How many of the members have which size; most classes have one.
+        self.sizes: Counter[tuple[int, int]] = Counter()
         #: (node, device, start, slice id), sorted: neighbours fill up first.
         self.free: list[tuple[str, str, int, str]] = []
         self.where: dict[str, tuple[str, str, int, str]] = {}
+
+    def enter(self, name: str, size: tuple[int, int]) -> bool:
+        """Add a member; return whether it is the first of its size."""
+        self.members[name] = size
+        self.sizes[size] += 1
+        return self.sizes[size] == 1
+
+    def leave(self, name: str) -> bool:
+        """Take a member out; return whether it was the last of its size."""
+        size = self.members.pop(name)
+        self.sizes[size] -= 1
+        if self.sizes[size]:
+            return False
+        del self.sizes[size]
+        return True
+
+    def gives(self, memory_mib: int, compute_slices: int) -> bool:
+        """Say whether every slice of the class has at least so much."""
+        return all(mib >= memory_mib and part >= compute_slices for mib, part in self.sizes)
 
     def take_out(self, name: str) -> None:
         """Take a slice out, if it is in."""
         place = self.where.pop(name, None)
         if place is not None:
             discard(self.free, place)
+
+
+def bare_class(node: Node) -> ClassKey:
+    """Return the class of the pool's nodes that have no device."""
+    return (node.pool, "", 0, NO_DEVICE, 0)
+
+
+def slice_class(node: Node, device: Device, item: Slice) -> ClassKey:
+    """Return a slice's class; it is charged as its part of the compute slices, rounded up (C15)."""
+    milli = part_milli(device.compute_slices, item.compute_slices)
+    return (node.pool, device.model, device.memory_mib, item.profile, milli)
+
+
+def part_milli(of_slices: int, compute_slices: int) -> int:
+    """Return compute slices as thousandths of the device that has ``of_slices``, rounded up."""
+    return min(-(-WHOLE_MILLI * compute_slices // max(1, of_slices)), WHOLE_MILLI)
+
+
+def labelled(state: State, pool: str, need: Need) -> bool:
+    """Say whether the pool has all labels that the need asks for."""
+    found = state.pools.get(pool)
+    if found is None:
+        return False
+    return all(found.labels.get(name) == value for name, value in need.labels)
+
+
+def smallest(
+    kept: Mapping[ClassKey, Slices], memory_mib: int, compute_slices: int
+) -> list[ClassKey]:
+    """Return of each kind of device the class of the smallest slices that give so much."""
+    found: dict[tuple[str, str, int], ClassKey] = {}
+    for key, slices in kept.items():
+        if slices.gives(memory_mib, compute_slices):
+            size = (key[4], max(slices.sizes), key[3])
+            other = found.get(key[:3])
+            if other is None or size < (other[4], max(kept[other].sizes), other[3]):
+                found[key[:3]] = key
+    return list(found.values())

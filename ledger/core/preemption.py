@@ -7,23 +7,40 @@ request could not run even afterwards, nothing is evicted. Two rules exist:
 *priority*: a preemptible lease of a lower priority gives way, in the same quota or
 in any, as the queue says. *reclaim*: a lease of a quota that borrows gives way to a
 request within what is nominally its own, in the same tree of quotas. Both go one
-way only, so two requests never evict each other in turn (Q5).
+way only; and who was evicted has nobody evicted for a while, so that no chain of
+evictions, however long, comes back to where it began (Q5).
 
 An eviction never leaves fewer replicas of a task than its ``replicas_min`` (C25).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ledger.core.asking import charge_for
 from ledger.core.backfill import unpromised_nodes
-from ledger.core.quota import add, borrowing, chain, entitled, holder_of, over, remove, root_of
+from ledger.core.limits import EVICTION_REST_US
+from ledger.core.placement import charge_of
+from ledger.core.quota import (
+    GPU,
+    add,
+    amount,
+    borrowing,
+    chain,
+    entitled,
+    holder_of,
+    over,
+    remove,
+    root_of,
+)
+from ledger.core.quota_tree import nominal_below
 from ledger.core.victims import Candidate, choose_place
+from ledger.core.waiting import replica_group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ledger.core.asking import Asker
     from ledger.core.placement import Placement
     from ledger.core.quota import Charge
@@ -36,7 +53,7 @@ __all__ = [
     "evict_for",
     "plan_among",
     "plan_eviction",
-    "replica_group",
+    "spare_replicas",
 ]
 
 
@@ -47,6 +64,8 @@ class Eviction:
     place: Placement
     charge: Charge
     victims: tuple[tuple[str, str], ...]
+    #: Some of them end for the quota alone.
+    for_quota: bool = False
 
 
 def evict_for(turn: Turn, asker: Asker) -> bool:
@@ -54,22 +73,32 @@ def evict_for(turn: Turn, asker: Asker) -> bool:
     request = turn.state.requests.get(asker.request)
     if request is None or request.state not in ("received", "queued"):
         return False
+    if request.rests_until_us is not None and turn.now_us < request.rests_until_us:
+        # It was evicted itself: it may wait for a place, and not take it back by force (Q5).
+        return False
     plan = plan_eviction(turn.state, asker, turn.now_us)
     if plan is None:
         return False
     for name, rule in plan.victims:
-        turn.stop(turn.state.leases[name], "preempted", by=request.id, rule=rule)
+        rests_us = turn.now_us + EVICTION_REST_US
+        turn.stop(
+            turn.state.leases[name],
+            "preempted",
+            by=request.id,
+            rule=rule,
+            rests_until_us=rests_us,
+        )
     turn.emit(
         {
             "type": "request.reserved",
             "request": request.id,
             "charge_milli": plan.charge.milli,
+            "model": plan.charge.model,
             "memory_mib": plan.charge.memory_mib,
             "parts": [{"node": node, "units": list(units)} for node, units in plan.place.parts],
             "evicted": [name for name, _ in plan.victims],
             "why": {
                 "rule": plan.victims[0][1],
-                "model": plan.place.of_class[1],
                 "evicted": len(plan.victims),
             },
         }
@@ -83,7 +112,12 @@ def plan_eviction(state: State, asker: Asker, now_us: int) -> Eviction | None:
     if queue.preemption == "never" and queue.reclaim == "never":
         return None
     candidates = candidates_for(state, asker, queue)
-    return plan_among(state, asker, candidates, now_us) if candidates else None
+    plan = plan_among(state, asker, candidates, now_us) if candidates else None
+    if plan is None and any(one.rule == "reclaim" for one in candidates.values()):
+        # Whom it may not reclaim may still be of a lower priority.
+        candidates = candidates_for(state, asker, replace(queue, reclaim="never"))
+        plan = plan_among(state, asker, candidates, now_us) if candidates else None
+    return plan
 
 
 def plan_among(
@@ -94,12 +128,25 @@ def plan_among(
         # What ends already is enough: it is waited for.
         return None
     plan = _plan(state, asker, candidates, now_us)
-    for name, _ in plan.victims if plan is not None else ():
-        # One that the place needed may be needless beside those that the quota needs (Q6).
+    if plan is None:
+        free = {name: one for name, one in candidates.items() if not one.owed}
+        plan = _plan(state, asker, free, now_us) if free else None
+    for name, _ in _doubtful(state, plan):
         assert plan is not None
         rest = {one: candidates[one] for one, _ in plan.victims if one != name}
         plan = _plan(state, asker, rest, now_us) or plan
     return plan
+
+
+def _doubtful(state: State, plan: Eviction | None) -> tuple[tuple[str, str], ...]:
+    """Return the victims that may be needless beside the others (Q6).
+
+    Where each is on one node and the place needs all of them there is none.
+    """
+    if plan is None:
+        return ()
+    spread = any(len(state.leases[name].parts) > 1 for name, _ in plan.victims)
+    return plan.victims if spread or plan.for_quota else ()
 
 
 def _plan(
@@ -130,34 +177,35 @@ def _plan(
 def candidates_for(state: State, asker: Asker, queue: Queue) -> dict[str, Candidate]:
     """Return the leases that a rule of the queue lets the request have evicted."""
     rules = _Rules(state, asker, queue)
-    live: Counter[tuple[str, str]] = Counter()
-    floor: Counter[tuple[str, str]] = Counter()
-    for lease in state.leases.values():
-        if lease.state != "stopping":
-            request = state.requests[lease.request]
-            group = replica_group(request)
-            live[group] += 1
-            floor[group] = max(floor[group], request.replicas_min)
+    spared: dict[tuple[str, str], tuple[tuple[str, str] | None, int]] = {}
     found = {}
-    for lease in state.leases.values():
+    for name in rules.whose():
+        lease = state.leases[name]
         if lease.state == "stopping":
             continue
         request = state.requests[lease.request]
-        group = replica_group(request)
-        spare = live[group] - floor[group]
-        if floor[group] and spare <= 0:
-            continue
         rule = rules.rule_for(request)
-        if rule is not None:
+        if rule is None:
+            continue
+        replicas = replica_group(request)
+        if replicas not in spared:
+            spared[replicas] = spare_replicas(state, request)
+        group, spare = spared[replicas]
+        if group is None or spare > 0:
             order = (rule != "reclaim", request.priority, -lease.granted_us, lease.id)
-            kept = group if floor[group] else None
-            found[lease.id] = Candidate(lease.id, rule, order, kept, spare)
+            owed = rules.owed(rule, request)
+            found[name] = Candidate(name, rule, order, group, spare, owed)
     return found
 
 
-def replica_group(request: Request) -> tuple[str, str]:
-    """Replicas of a task are the requests of one source with one task id (C25)."""
-    return request.id.partition("#")[0], request.task
+def spare_replicas(state: State, request: Request) -> tuple[tuple[str, str] | None, int]:
+    """Return the replicas that the request is one of, and how many may go; None: it is alone."""
+    group = replica_group(request)
+    leases = [state.leases[name] for name in state.index.replicas.get(group, ())]
+    floor = max(state.requests[one.request].replicas_min for one in leases)
+    if not floor:
+        return None, 0
+    return group, sum(one.state != "stopping" for one in leases) - floor
 
 
 @dataclass(slots=True)
@@ -167,28 +215,60 @@ class _Rules:
     state: State
     asker: Asker
     queue: Queue
-    reclaimable: dict[str, bool] = field(default_factory=dict)
+    borrowers: dict[str, bool | None] = field(default_factory=dict)
+
+    def whose(self) -> Iterator[str]:
+        """Yield the leases of the quotas that a rule of the queue reaches at all."""
+        mine = self.asker.key.holder
+        if self.queue.preemption == "any-tenant":
+            yield from self.state.leases
+            return
+        reclaims = self.queue.reclaim != "never" and self._has_room_of_its_own()
+        for holder, leases in self.state.index.held_by.items():
+            if (reclaims and self._borrows(holder)) or (
+                holder == mine and self.queue.preemption != "never"
+            ):
+                yield from leases
+
+    def _has_room_of_its_own(self) -> bool:
+        """Say whether the least charge is within the quota's own; if not, nothing is owed to it."""
+        quota = self.state.quotas[self.asker.key.holder]
+        if any(other.parent == quota.name for other in self.state.quotas.values()):
+            # What those below it borrow is counted here too: it is looked at lease by lease.
+            return True
+        asked = charge_of(self.state, self.asker.key.need)
+        return quota.used.get(GPU, 0) + asked <= quota.limits[GPU].nominal
 
     def rule_for(self, request: Request) -> str | None:
         """Return the rule under which the request's lease may be evicted, or None."""
         lower = request.priority < -self.asker.rank[0]
         holder = holder_of(self.state, request.tenant, request.project)
-        if self.queue.reclaim == "any" or (self.queue.reclaim == "lower-priority" and lower):
-            if holder not in self.reclaimable:
-                self.reclaimable[holder] = self._may_reclaim(holder)
-            if self.reclaimable[holder]:
-                return "reclaim"
+        reclaims = self.queue.reclaim == "any" or (self.queue.reclaim == "lower-priority" and lower)
+        if reclaims and self._borrows(holder):
+            return "reclaim"
         same = holder == self.asker.key.holder
         if lower and request.preemptible and self.queue.preemption != "never":
             return "priority" if same or self.queue.preemption == "any-tenant" else None
         return None
 
-    def _may_reclaim(self, holder: str) -> bool:
-        mine = self.asker.key.holder
-        if holder == mine or root_of(self.state, holder) != root_of(self.state, mine):
-            return False
-        shared = _shared(self.state, mine, holder)
-        return borrowing(self.state, holder, shared)
+    def owed(self, rule: str, request: Request) -> bool:
+        """Say whether only a request within what is nominally its own may have it evicted.
+
+        If one that borrows could take by priority what is nominally another's, the
+        other would reclaim it: the two would evict each other in turn (Q5).
+        """
+        holder = holder_of(self.state, request.tenant, request.project)
+        return rule == "reclaim" or self._borrows(holder) is False
+
+    def _borrows(self, holder: str) -> bool | None:
+        """Say whether the quota has more than what is nominally its own; None: in another tree."""
+        if holder not in self.borrowers:
+            mine = self.asker.key.holder
+            found = None
+            if holder != mine and root_of(self.state, holder) == root_of(self.state, mine):
+                found = borrowing(self.state, holder, _shared(self.state, mine, holder))
+            self.borrowers[holder] = found
+        return self.borrowers[holder]
 
 
 def _shared(state: State, mine: str, other: str) -> frozenset[str]:
@@ -219,7 +299,8 @@ def _within_quota(
             trial.take(name)
         needed = set(victims)
         extra = []
-        for one in sorted(candidates.values(), key=lambda one: one.order):
+        lacks = over(state, asker.key.holder, charge, now_us) is not None
+        for one in sorted(candidates.values(), key=lambda one: one.order) if lacks else ():
             if over(state, asker.key.holder, charge, now_us) is None:
                 break
             if one.lease not in needed and _helps(state, asker, one, trial):
@@ -239,7 +320,8 @@ def _within_quota(
             return None
     finally:
         trial.undo()
-    return Eviction(place, charge, tuple((name, candidates[name].rule) for name in chosen))
+    ruled = tuple((name, candidates[name].rule) for name in chosen)
+    return Eviction(place, charge, ruled, bool(extra))
 
 
 def _still_borrowing(
@@ -296,10 +378,28 @@ def _entitled(
 ) -> bool:
     """What is reclaimed must be nominally the asker's own, up to what it shares with the victim."""
     for name in chosen:
-        if candidates[name].rule == "reclaim":
+        if candidates[name].owed:
             shared = _shared(state, asker.key.holder, _holder(state, name))
-            if not entitled(state, asker.key.holder, charge, shared):
+            if asker.key.holder in shared:
+                if not _has_by_itself(state, asker.key.holder, charge):
+                    return False
+            elif not entitled(state, asker.key.holder, charge, shared):
                 return False
+    return True
+
+
+def _has_by_itself(state: State, name: str, charge: Charge) -> bool:
+    """Say whether the charge is within what the quota has beside those below it."""
+    quota = state.quotas[name]
+    for resource, limit in quota.limits.items():
+        direct = quota.used.get(resource, 0)
+        for other in state.quotas.values():
+            if other.parent == name:
+                direct -= max(0, other.used.get(resource, 0) - other.kept.get(resource, 0))
+        own = limit.nominal - nominal_below(state, name, resource)
+        asked = amount(resource, charge)
+        if asked and direct + asked > own:
+            return False
     return True
 
 
@@ -309,9 +409,7 @@ class _Trial:
     def __init__(self, state: State) -> None:
         """Begin with nothing taken."""
         self._state = state
-        self._kept = {
-            name: (dict(quota.used), dict(quota.leaving)) for name, quota in state.quotas.items()
-        }
+        self._kept: dict[str, dict[str, int]] = {}
         self._taken: dict[str, tuple[str, Charge]] = {}
 
     def take(self, name: str) -> None:
@@ -319,6 +417,9 @@ class _Trial:
         request = self._state.requests[self._state.leases[name].request]
         assert request.charge is not None
         holder = holder_of(self._state, request.tenant, request.project)
+        for quota in chain(self._state, holder):
+            if quota.name not in self._kept:
+                self._kept[quota.name] = dict(quota.used)
         remove(self._state, holder, request.charge)
         self._taken[name] = (holder, request.charge)
 
@@ -336,6 +437,5 @@ class _Trial:
 
     def undo(self) -> None:
         """Put the tree back as it was."""
-        for name, (used, leaving) in self._kept.items():
+        for name, used in self._kept.items():
             self._state.quotas[name].used = used
-            self._state.quotas[name].leaving = leaving

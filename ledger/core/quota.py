@@ -81,18 +81,21 @@ class Quota:
     used_milli_us: int = 0
     governed: list[str] = field(default_factory=list)
     budgeted: bool = False
+    #: Nothing is above it, and it limits nothing but ``gpu``: most quotas of a small site.
+    simple: bool = False
     capacity: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
     leaving: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Charge:
     """What a lease counts for: thousandths of a device, on which model, in how many units.
 
     ``profile`` is empty but for MIG slices; ``time_us`` is the longest time it may
-    last, for quotas with a budget of GPU time.
+    last, for quotas with a budget of GPU time. Made for every grant, so not frozen,
+    which costs as much as the rest of it; nobody changes one.
     """
 
     milli: int
@@ -189,7 +192,11 @@ def available(state: State, name: str, resource: str) -> int | None:
     if limit is not None and limit.borrowing is not None:
         most = (capacity or 0) - kept - max(0, used - kept) + limit.borrowing
         above = most if above is None else min(above, most)
-    return None if above is None else max(0, kept - used) + above
+    if above is None:
+        return None
+    rest = max(0, kept - used)
+    # What it keeps back is there, however much is lacking above since a quota was lowered.
+    return rest if rest and above < 0 else rest + above
 
 
 def most_ever(state: State, name: str, resource: str) -> int | None:
@@ -214,27 +221,32 @@ def over(state: State, name: str, charge: Charge, now_us: int) -> Over | None:
     tenant never holds more than its quota while its devices are being freed.
     """
     quota = state.quotas[name]
+    if quota.simple:
+        room = quota.capacity[GPU] - quota.used.get(GPU, 0) - quota.leaving.get(GPU, 0)
+        return None if charge.milli <= room else Over(name, GPU, charge.milli, room)
     for resource in quota.governed:
         asked = amount(resource, charge)
         if asked:
-            room = available(state, name, resource)
-            if room is not None:
-                if quota.leaving:
-                    room -= quota.leaving.get(resource, 0)
-                if asked > room:
-                    return Over(name, resource, asked, room)
+            left = available(state, name, resource)
+            if left is not None:
+                left -= quota.leaving.get(resource, 0)
+                if asked > left:
+                    return Over(name, resource, asked, left)
     for one in chain(state, name) if quota.budgeted else ():
         left = budget_left(one, now_us)
-        if left is not None:
-            asked = charge.milli * charge.time_us
-            if asked > left:
-                return Over(one.name, "gpu_time", asked, left)
+        asked = charge.milli * charge.time_us
+        if left is not None and asked > left:
+            return Over(one.name, "gpu_time", asked, left)
     return None
 
 
 def add(state: State, name: str, charge: Charge) -> None:
     """Count the charge here, and above as far as nothing kept back covers it."""
-    for resource in state.quotas[name].governed:
+    quota = state.quotas[name]
+    if quota.simple:
+        quota.used[GPU] = quota.used.get(GPU, 0) + charge.milli
+        return
+    for resource in quota.governed:
         _add(state, name, resource, amount(resource, charge))
 
 
@@ -251,7 +263,11 @@ def _add(state: State, name: str, resource: str, more: int) -> None:
 
 def remove(state: State, name: str, charge: Charge) -> None:
     """Count the charge no longer."""
-    for resource in state.quotas[name].governed:
+    quota = state.quotas[name]
+    if quota.simple:
+        quota.used[GPU] -= charge.milli
+        return
+    for resource in quota.governed:
         less = amount(resource, charge)
         at: str | None = name
         while at is not None and less:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.core.quota import add, holder_of, leave, total
+from ledger.core.quota import GPU, add, holder_of, leave, total
 
 if TYPE_CHECKING:
     from ledger.core.quota import Quota
@@ -41,6 +41,7 @@ def _govern(
 ) -> None:
     quota.governed = [*dict.fromkeys((*above, *quota.limits))]
     quota.budgeted = budgeted or quota.period_us is not None
+    quota.simple = quota.parent is None and quota.governed == [GPU] and not quota.budgeted
     for child in children.get(quota.name, []):
         _govern(children, child, tuple(quota.governed), budgeted=quota.budgeted)
 

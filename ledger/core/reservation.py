@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.core.asking import charge_for
 from ledger.core.index import usable
 from ledger.core.placement import Placement, host_fits
+from ledger.core.places import slice_class
 from ledger.core.quota import add, holder_of, over, remove
 from ledger.core.state import WHOLE_MILLI, free_memory, free_milli
+from ledger.core.victims import ending
+from ledger.core.waiting import shape_key
 
 if TYPE_CHECKING:
-    from ledger.core.places import ClassKey
     from ledger.core.state import Device, Node, Request, State
     from ledger.core.turn import Turn
 
@@ -35,15 +38,16 @@ def settle_reserved(turn: Turn, request: Request) -> Placement | None:
                 turn.emit({"type": "request.unreserved", "request": request.id, "reason": fault})
                 return None
             waits = waits or not free
-    if waits:
-        return None
-    fault = _still_allowed(state, request, turn.now_us)
+    found = _place(state, request)
+    fault = "its devices are not what they were" if found is None else None
+    if fault is None and not waits:
+        fault, waits = _still_allowed(state, request, turn.now_us)
+        if waits:
+            state.index.held_back.add(request.id)
     if fault is not None:
         turn.emit({"type": "request.unreserved", "request": request.id, "reason": fault})
         return None
-    assert request.charge is not None
-    parts = tuple((node, tuple(units)) for node, units in request.kept.items())
-    return Placement(parts, request.charge.milli, _class_of(state, request))
+    return None if waits else found
 
 
 def _look(state: State, request: Request, node: Node, unit: str) -> tuple[str | None, bool]:
@@ -57,7 +61,7 @@ def _look(state: State, request: Request, node: Node, unit: str) -> tuple[str | 
     if item is not None:
         if item.quarantine is not None:
             return f"{unit} is in quarantine", False
-        return None, item.lease is None
+        return None, item.lease is None and item.order is None
     if device.mig_enabled or device.slices:
         return f"{unit} is in MIG mode", False
     return None, _has_room(request, device)
@@ -70,22 +74,53 @@ def _has_room(request: Request, device: Device) -> bool:
     return free_milli(device) >= need.gpu_milli and free_memory(device) >= need.memory_mib
 
 
-def _still_allowed(state: State, request: Request, now_us: int) -> str | None:
-    """Ask again what may have changed meanwhile: the host's room, and the quota (Q1)."""
+def _still_allowed(state: State, request: Request, now_us: int) -> tuple[str | None, bool]:
+    """Ask again what may have changed meanwhile: the host's room, and the quota (Q1).
+
+    Return what is wrong, or whether it is still in use by leases that end.
+    """
+    waits = False
     for name in request.kept:
-        if not host_fits(state.nodes[name], request.need):
-            return f"{name} has no CPU or memory left beside its devices"
+        node = state.nodes[name]
+        if not host_fits(state, node, request.need, own=True):
+            if not host_fits(state, node, request.need, own=True, ended=ending(state)):
+                return f"{name} has no CPU or memory left beside its devices", False
+            waits = True
     assert request.charge is not None
     holder = holder_of(state, request.tenant, request.project)
+    quota = state.quotas[holder]
+    leaving = quota.leaving
     remove(state, holder, request.charge)
+    held = over(state, holder, request.charge, now_us)
+    quota.leaving = {}
     short = over(state, holder, request.charge, now_us)
+    quota.leaving = leaving
     add(state, holder, request.charge)
-    return None if short is None else f"quota {short.quota} was lowered"
+    if short is not None:
+        return f"quota {short.quota} was lowered", False
+    return None, waits or held is not None
 
 
-def _class_of(state: State, request: Request) -> ClassKey:
-    node, units = next(iter(request.kept.items()))
-    item = state.slices.get(units[0]) if units else None
-    device = state.devices[units[0] if item is None else item.device]
-    profile = "" if item is None else item.profile
-    return (state.nodes[node].pool, device.model, device.memory_mib, profile, WHOLE_MILLI)
+def _place(state: State, request: Request) -> Placement | None:
+    """Return the kept place if it is of one class that serves the need, at the same charge."""
+    classes = set()
+    for name, units in request.kept.items():
+        node = state.nodes[name]
+        for unit in units:
+            item = state.slices.get(unit)
+            device = state.devices[unit if item is None else item.device]
+            if item is None:
+                classes.add((node.pool, device.model, device.memory_mib, "", WHOLE_MILLI))
+            else:
+                classes.add(slice_class(node, device, item))
+    key = classes.pop()
+    if classes or key not in state.index.matches(state, request.need):
+        return None
+    then = request.charge
+    assert then is not None
+    parts = tuple((node, tuple(units)) for node, units in request.kept.items())
+    share = request.need.mode == "share"
+    found = Placement(parts, then.milli if share else key[4] * then.units, key)
+    now = charge_for(state, found, shape_key(state, request))
+    same = (then.milli, then.model, then.memory_mib) == (now.milli, now.model, now.memory_mib)
+    return found if same else None

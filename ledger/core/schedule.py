@@ -13,12 +13,13 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.asking import Asker, asker_of, charge_for, over_quota, quota_fits, turn_order
-from ledger.core.backfill import allowed_nodes, plan_for
+from ledger.core.asking import Asker, memory_of, over_quota, quota_fits, turn_order
+from ledger.core.backfill import allowed_nodes, drop_broken, drop_plan, plan_for
+from ledger.core.decide_partition import partition_for
 from ledger.core.limits import LEASE_WEIGHT, MAX_GIVEN
 from ledger.core.placement import Placement, Shortfall, charge_of, place, shortfall
 from ledger.core.preemption import evict_for
-from ledger.core.quota import GPU, available, over
+from ledger.core.quota import GPU, available, most_ever
 from ledger.core.reservation import settle_reserved
 
 if TYPE_CHECKING:
@@ -38,12 +39,11 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
     if state.queues[key.queue].ordering == "strict" and _behind(state, asker, now_us):
         return "behind_in_queue"
     allowed = allowed_nodes(state, asker, now_us)
-    found = place(state, key.need, quota_fits(state, key, now_us), allowed)
+    fits = quota_fits(state, key, now_us)
+    found = place(state, key.need, fits, allowed)
     if found is None:
         planned = allowed is not None and place(state, key.need) is not None
         return "planned_for_another" if planned else "no_capacity"
-    if over(state, key.holder, charge_for(state, found, key), now_us) is not None:
-        return "quota_in_use"
     return found
 
 
@@ -81,15 +81,25 @@ def _behind(state: State, asker: Asker, now_us: int) -> bool:
     return any(
         shape.head[0] < asker.rank
         and not mine.isdisjoint(shape.classes)
-        and over_quota(state, shape.key, now_us) is None
+        and _holds_back(state, shape.key, asker.key.holder, now_us)
         for shape in state.index.waiting.in_queue(asker.key.queue)
     )
 
 
-def grant(turn: Turn, request: Request, found: Placement, rule: str = "best-fit") -> None:
+def _holds_back(state: State, earlier: ShapeKey, holder: str, now_us: int) -> bool:
+    """One that waits for its own quota holds back its own quota's later ones, and nobody else's.
+
+    One that its quota could never hold, as it now is, holds back nobody.
+    """
+    if earlier.holder != holder:
+        return over_quota(state, earlier, now_us) is None
+    most = most_ever(state, holder, GPU)
+    return most is None or charge_of(state, earlier.need) <= most
+
+
+def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> None:
     """Lease the place to the request."""
     attempt = request.attempt + 1
-    charge = charge_for(turn.state, found, asker_of(turn.state, request).key)
     event: dict[str, Any] = {
         "type": "lease.granted",
         "lease": f"{request.id}/{attempt}",
@@ -98,9 +108,9 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "best-fit"
         "charge_milli": found.charge_milli,
         "parts": [{"node": node, "units": list(units)} for node, units in found.parts],
         "model": found.of_class[1],
-        "memory_mib": charge.memory_mib,
+        "memory_mib": memory_of(turn.state, found, request.need),
         "why": {
-            "rule": rule,
+            "rule": rule or found.rule,
             "pool": found.of_class[0],
             "model": found.of_class[1],
             "waited_us": turn.now_us - request.received_us,
@@ -115,14 +125,19 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "best-fit"
 def make_room(turn: Turn, asker: Asker, code: str) -> bool:
     """Do what the queue's rules allow for one that cannot be placed now.
 
-    Evict for it, which keeps a place for it, and is then true; or plan a place.
+    Have slices made for it, or evict for it, which keeps a place for it, and is then
+    true; or plan a place.
     """
-    if code not in ("no_capacity", "quota_in_use", "planned_for_another"):
-        return False
-    if evict_for(turn, asker):
+    waits = code in ("no_capacity", "planned_for_another")
+    if waits and asker.key.need.mode == "mig" and partition_for(turn, asker):
         return True
-    if code != "quota_in_use":
+    if (waits or code == "quota_in_use") and evict_for(turn, asker):
+        return True
+    if waits:
         plan_for(turn, asker)
+    else:
+        # It could not run even on what is planned for it: that is there for others.
+        drop_plan(turn, asker.request)
     return False
 
 
@@ -136,6 +151,7 @@ def run_pass(turn: Turn) -> None:
     elif not index.waiting.shapes and not index.ripe:
         return
     given = 0
+    drop_broken(turn)
     while index.ripe or index.freed or index.relieved or index.loosened_queues:
         given += _settle_ripe(turn)
         shapes = index.waiting.touched(index.freed, index.relieved, index.loosened_queues)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ledger.core.index import Index
+    from ledger.core.mig import Geometry
+    from ledger.core.policies.workload import Workload
     from ledger.core.quota import Charge, Quota, QuotaAsk
     from ledger.core.templates import Template
 
@@ -53,6 +55,9 @@ class Pool:
     labels: dict[str, str]
     silent_grace_us: int
     order_timeout_us: int
+    placement: str = "best-fit"
+    partition: str = "never"
+    slices_warning: int = 4
 
 
 #: The patience with a node whose pool nobody has applied.
@@ -131,11 +136,18 @@ class Device:
     kept_for: str | None = None
     holds: dict[str, Hold] = field(default_factory=dict)
     slices: list[str] = field(default_factory=list)
+    #: What the device says can be made of it; None: nothing is planned on it.
+    geometry: Geometry | None = None
+    mig_pending: bool = False
 
 
 @dataclass(slots=True)
 class Slice:
-    """A MIG slice in one lifetime."""
+    """A MIG slice in one lifetime; without ``mig_uuid`` its place is promised and it is not there.
+
+    ``order`` is to create or to destroy it. One that is to be destroyed is nobody's until
+    its node has said what became of it, whatever became of the order.
+    """
 
     id: str
     device: str
@@ -151,6 +163,7 @@ class Slice:
     kept_for: str | None = None
     lease: str | None = None
     cleaning: bool = False
+    order: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,7 @@ class Need:
     profile: str = ""
     cpu_milli: int = 0
     host_memory_mib: int = 0
+    compute_slices: int = 0
 
 
 @dataclass(slots=True)
@@ -202,6 +216,8 @@ class Request:
     charge: Charge | None = None
     #: Its lease was told to stop for another: it no longer counts, but where it was held.
     evicted: bool = False
+    #: Until then it has nobody evicted, because it was evicted itself (Q5).
+    rests_until_us: int | None = None
     #: Where a place is kept for it: node -> units.
     kept: dict[str, list[str]] = field(default_factory=dict)
     plan: Plan | None = None
@@ -246,7 +262,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Order:
-    """An order that no node has answered yet."""
+    """An order that no node has answered yet. ``lease`` is empty for a partition order."""
 
     id: str
     kind: str
@@ -255,6 +271,8 @@ class Order:
     units: list[str]
     due_us: int
     issued_us: int = 0
+    request: str | None = None
+    steps: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -270,6 +288,7 @@ class State:
     #: A pass over the waiting line was cut short; the next decision goes on with it.
     pass_cut: bool = False
     pools: dict[str, Pool] = field(default_factory=dict)
+    workloads: dict[str, Workload] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
     quotas: dict[str, Quota] = field(default_factory=dict)
     quota_asks: dict[str, QuotaAsk] = field(default_factory=dict)
@@ -332,6 +351,8 @@ def slice_state(item: Slice) -> str:
     """Derive the state that `ledger.core.lifecycles.SLICE` speaks of."""
     if item.quarantine is not None:
         return "quarantined"
+    if item.order is not None:
+        return "destroying" if item.mig_uuid else "ordered"
     if item.lease is None:
         return "present"
     return "cleaning" if item.cleaning else "leased"
@@ -370,4 +391,5 @@ def need_from_plain(plain: dict[str, Any]) -> Need:
         plain.get("profile", ""),
         plain.get("cpu_milli", 0),
         plain.get("host_memory_mib", 0),
+        plain.get("compute_slices", 0),
     )

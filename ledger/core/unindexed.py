@@ -35,6 +35,15 @@ class Unindexed(Index):
         """Follow nothing but that there is no plan any more."""
         request.plan = None
 
+    def kept(self, request: Request, sign: int) -> None:
+        """Follow nothing."""
+
+    def leased(self, state: State, request: Request, lease: str) -> None:
+        """Follow nothing."""
+
+    def unleased(self, state: State, request: Request, lease: str) -> None:
+        """Follow nothing."""
+
     def relieve(self, state: State, holder: str) -> None:
         """Follow nothing."""
 

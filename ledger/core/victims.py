@@ -9,10 +9,13 @@ latest granted first). What turns out not to be needed is dropped again (Q6).
 from __future__ import annotations
 
 from collections import defaultdict
+from heapq import heapify, heappop
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.core.index import usable
-from ledger.core.placement import Placement
+from ledger.core.placement import Placement, host_fits
+from ledger.core.places import slice_class
 from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
@@ -21,13 +24,14 @@ if TYPE_CHECKING:
     from ledger.core.places import ClassKey
     from ledger.core.state import Device, Need, Node, State
 
-__all__ = ["Candidate", "choose_place"]
+__all__ = ["Candidate", "choose_place", "ending"]
 
 
 class Candidate(NamedTuple):
     """A lease that may be evicted: the rule, where it comes in order, and of which replicas.
 
-    ``spare`` is how many of its ``group`` may go.
+    ``spare`` is how many of its ``group`` may go. ``owed``: only to a request within
+    what is nominally its own.
     """
 
     lease: str
@@ -35,6 +39,7 @@ class Candidate(NamedTuple):
     order: tuple[bool, int, int, str]
     group: tuple[str, str] | None
     spare: int
+    owed: bool = False
 
 
 class _Room(NamedTuple):
@@ -58,8 +63,14 @@ def choose_place(
     """
     if need.mode == "whole" and need.count == 0:
         return None
+    nearby = _nearby(state, need, key, candidates, allowed)
+    if need.nodes == 1 and need.mode != "mig" and len(candidates) > _MANY:
+        room = _one_victim(state, need, key, candidates, nearby)
+        if room is not None:
+            place = Placement(((room.node, room.units),), _charge(need, key), key)
+            return place, list(room.victims)
     rooms = sorted(
-        (room for room in _FINDERS[need.mode](state, need, key, candidates) if allowed(room.node)),
+        _FINDERS[need.mode](state, need, key, candidates, nearby),
         key=lambda room: (len(room.victims), _worst(room.victims, candidates), room.node),
     )
     wanted = need.nodes if need.mode == "whole" else 1
@@ -75,6 +86,83 @@ def choose_place(
             parts = tuple((one.node, one.units) for one in chosen)
             milli = _charge(need, key)
             return Placement(parts, milli, key), list(victims)
+    return None
+
+
+#: With more candidates than this it pays to look at them one by one before all together.
+_MANY = 64
+
+
+def _nearby(
+    state: State,
+    need: Need,
+    key: ClassKey,
+    candidates: Mapping[str, Candidate],
+    allowed: Callable[[str], bool],
+) -> list[str]:
+    """Return the nodes where something may be had, of those allowed.
+
+    Where candidates are, where something already ends or is cleaned, and, of those
+    that have enough free as it is, as many as are needed.
+    """
+    if need.mode == "mig":
+        members = {node.name for node in state.nodes.values() if node.pool == key[0]}
+        return [name for name in members if allowed(name)]
+    cards = state.index.cards[key]
+    found = _ending_on(state)
+    for name in candidates:
+        found.update(state.leases[name].parts)
+    free = 0
+    least = need.count if need.mode == "whole" else 1
+    for node in chain.from_iterable(cards.buckets[least:]):
+        if free == need.nodes:
+            break
+        if allowed(node):
+            found.add(node)
+            free += 1
+    if need.mode == "share":
+        found.update(state.devices[uuid].node for _, uuid in cards.partial)
+    return [name for name in sorted(found) if name in cards.members and allowed(name)]
+
+
+def _ending_on(state: State) -> set[str]:
+    """Return the nodes where something is being cleaned, or is held by a lease that stops.
+
+    A part of a gang that has ended holds its devices until the last one has, without an order.
+    """
+    found = set()
+    for order in state.orders.values():
+        found.add(order.node)
+        lease = state.leases.get(order.lease)
+        if lease is not None:
+            found.update(lease.parts)
+    return found
+
+
+def _one_victim(
+    state: State,
+    need: Need,
+    key: ClassKey,
+    candidates: Mapping[str, Candidate],
+    nearby: list[str],
+) -> _Room | None:
+    """Return a place that needs nobody to go, or that the least candidate alone would make.
+
+    Looking at them in order ends at the first, where a look at every node would not.
+    """
+    ending_on = sorted(_ending_on(state) & set(nearby))
+    free = [node for node in nearby if state.index.cards[key].free[node]]
+    for room in _FINDERS[need.mode](state, need, key, {}, [*free, *ending_on]):
+        return room
+    heap = [(one.order, one.lease) for one in candidates.values()]
+    heapify(heap)
+    known = set(nearby)
+    while heap:
+        _, name = heappop(heap)
+        nodes = sorted(node for node in state.leases[name].parts if node in known)
+        for room in _FINDERS[need.mode](state, need, key, {name: candidates[name]}, nodes):
+            if room.victims:
+                return room
     return None
 
 
@@ -138,9 +226,13 @@ def _holders(state: State, device: Device, candidates: Mapping[str, Candidate]) 
 
 
 def _whole(
-    state: State, need: Need, key: ClassKey, candidates: Mapping[str, Candidate]
+    state: State,
+    need: Need,
+    key: ClassKey,
+    candidates: Mapping[str, Candidate],
+    names: Iterable[str],
 ) -> Iterable[_Room]:
-    for node in _usable_nodes(state, key, state.index.cards[key].members):
+    for node in _usable_nodes(state, key, names):
         free: list[str] = []
         by_lease: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for device in _devices(state, node, key):
@@ -156,10 +248,10 @@ def _whole(
         )
         victims: dict[str, None] = {}
         units = free[: need.count]
-        for names, uuids in groups:
+        for going, uuids in groups:
             if len(units) >= need.count:
                 break
-            victims.update(dict.fromkeys(names))
+            victims.update(dict.fromkeys(going))
             units += uuids[: need.count - len(units)]
         if len(units) < need.count:
             continue
@@ -190,9 +282,13 @@ def _without_needless(
 
 
 def _share(
-    state: State, need: Need, key: ClassKey, candidates: Mapping[str, Candidate]
+    state: State,
+    need: Need,
+    key: ClassKey,
+    candidates: Mapping[str, Candidate],
+    names: Iterable[str],
 ) -> Iterable[_Room]:
-    for node in _usable_nodes(state, key, state.index.cards[key].members):
+    for node in _usable_nodes(state, key, names):
         for device in _devices(state, node, key):
             if device.mig_enabled or device.slices:
                 continue
@@ -232,16 +328,25 @@ def _make_share(
 
 
 def _mig(
-    state: State, need: Need, key: ClassKey, candidates: Mapping[str, Candidate]
+    state: State,
+    need: Need,
+    key: ClassKey,
+    candidates: Mapping[str, Candidate],
+    names: Iterable[str],
 ) -> Iterable[_Room]:
     """Look at each node alone: slices of the profile that are there, and who has them."""
+    looked_at = frozenset(names)
     by_node: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for item in state.slices.values():
         device = state.devices[item.device]
-        if (device.model, device.memory_mib, item.profile) != (key[1], key[2], key[3]):
-            continue
         node = state.nodes[device.node]
-        if node.pool != key[0] or not usable(node, device) or item.quarantine is not None:
+        if (
+            node.name not in looked_at
+            or slice_class(node, device, item) != key
+            or not usable(node, device)
+            or item.quarantine is not None
+            or item.order is not None
+        ):
             continue
         if item.kept_for is not None or device.holds:
             continue
@@ -252,13 +357,13 @@ def _mig(
     for name, held in by_node.items():
         units = held.pop("", [])[: need.count]
         victims = []
-        for holder, names in sorted(
+        for holder, theirs in sorted(
             held.items(), key=lambda one: (-len(one[1]), candidates[one[0]].order)
         ):
             if len(units) >= need.count:
                 break
             victims.append(holder)
-            units += names[: need.count - len(units)]
+            units += theirs[: need.count - len(units)]
         if len(units) >= need.count and _host_would_fit(state, state.nodes[name], need, victims):
             yield _Room(tuple(victims), name, tuple(units))
 
@@ -273,14 +378,14 @@ def _host_would_fit(state: State, node: Node, need: Need, victims: Iterable[str]
     """
     if not need.cpu_milli and not need.host_memory_mib:
         return True
-    cpu, memory = need.cpu_milli + node.cpu_used, need.host_memory_mib + node.memory_used
-    ending = [name for name, one in state.leases.items() if one.state == "stopping"]
-    for name in {*victims, *ending}:
-        if node.name not in state.leases[name].parts:
-            continue
-        other = state.requests[state.leases[name].request].need
-        cpu -= other.cpu_milli
-        memory -= other.host_memory_mib
-    return (not need.cpu_milli or node.cpu_milli is None or cpu <= node.cpu_milli) and (
-        not need.host_memory_mib or node.memory_mib is None or memory <= node.memory_mib
-    )
+    gone = set(victims)
+    if host_fits(state, node, need, ended=gone):
+        return True
+    if node.cpu_milli is not None and need.cpu_milli > node.cpu_milli:
+        return False
+    return host_fits(state, node, need, ended={*gone, *ending(state)})
+
+
+def ending(state: State) -> list[str]:
+    """Return the leases that were told to stop."""
+    return [name for name, lease in state.leases.items() if lease.state == "stopping"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ledger.core.places import ClassKey
     from ledger.core.state import Need, Request, State
 
-__all__ = ["Rank", "Shape", "ShapeKey", "Waiting", "run_limit", "shape_key"]
+__all__ = ["Rank", "Shape", "ShapeKey", "Waiting", "replica_group", "run_limit", "shape_key"]
 
 #: (-priority, received µs, arrival): least first.
 Rank = tuple[int, int, int]
@@ -39,6 +39,11 @@ def run_limit(state: State, holder: str, queue: str, left_us: int | None) -> int
     """Return the longest run as far as it matters: for back-fill, and for budgets of time."""
     matters = state.queues[queue].ordering == "backfill" or state.quotas[holder].budgeted
     return left_us if matters else None
+
+
+def replica_group(request: Request) -> tuple[str, str]:
+    """Replicas of a task are the requests of one source with one task id (C25)."""
+    return request.id.partition("#")[0], request.task
 
 
 def shape_key(state: State, request: Request) -> ShapeKey:
@@ -128,12 +133,15 @@ class Waiting:
 
     def for_classes(self, classes: Iterable[ClassKey]) -> Iterator[Shape]:
         """Yield the shapes that need one of these, each once, in no order."""
-        seen: set[ShapeKey] = set()
-        for one in classes:
-            for key, shape in self._by_class.get(one, {}).items():
-                if key not in seen:
-                    seen.add(key)
+        wanted = tuple(classes)
+        for at, one in enumerate(wanted):
+            for shape in self._by_class.get(one, {}).values():
+                if not at or not any(other in shape.classes for other in wanted[:at]):
                     yield shape
+
+    def width(self, classes: Iterable[ClassKey]) -> int:
+        """Return how many shapes need these at most: one that needs several counts again."""
+        return sum(len(self._by_class.get(one, ())) for one in classes)
 
     def in_tree(self, root: str) -> Iterable[Shape]:
         """Return the shapes that count against a tree of quotas, named by its topmost."""

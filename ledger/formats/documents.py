@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 #: The longest text that is read, in characters.
-MAX_CHARS = 2_000_000
+MAX_CHARS = 1_000_000
 
 #: How deep mappings and sequences may nest. A pod in a list needs about 12.
 MAX_DEPTH = 40
 
 #: How many values and keys a text may have.
-MAX_NODES = 200_000
+MAX_NODES = 100_000
 
 #: How much of somebody else's text is repeated in a message, in characters.
 _MAX_SHOWN = 60

@@ -19,6 +19,8 @@ __all__ = ["MAX_AMOUNT", "Fields", "Note", "joined"]
 MAX_AMOUNT = 1 << 60
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+#: At most as many characters as a label has in Kubernetes.
+_LABEL = re.compile(r"[ -~]{0,63}")
 _FLAGS = {
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
     **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
@@ -167,11 +169,15 @@ class Fields:
         return [(item, f"{self.at(name)}[{at}]") for at, item in enumerate(node.value)]
 
     def pairs(self, name: str) -> dict[str, str]:
-        """Return a mapping of texts, such as labels; empty when absent."""
+        """Return a mapping of labels, whose values are short and plain; empty when absent."""
         inner = self.fields(name)
         if inner is None:
             return {}
-        return {each: inner.text(each) or "" for each in list(inner._left)}  # noqa: SLF001
+        found = {each: inner.text(each) or "" for each in list(inner._left)}  # noqa: SLF001
+        for each, value in found.items():
+            if not _LABEL.fullmatch(value):
+                raise inner.wrong(each, f"{shown(value)} is no value of a label")
+        return found
 
     def rest(self, otherwise: str, reasons: Mapping[str, str] | None = None) -> None:
         """Report every field that is left: by its own reason, or together by the other one."""

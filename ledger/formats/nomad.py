@@ -15,6 +15,7 @@ from ledger.formats.asks import Beside, Devices, Options, Said, ask_of, request_
 from ledger.formats.documents import Node, NotTheFormat, read_documents, shown
 from ledger.formats.fields import Fields, Note
 from ledger.formats.hcl import Block, read_hcl
+from ledger.formats.names import is_name
 from ledger.formats.quantities import MIB, nomad_bytes, up
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _MILLI = 1000
 _VENDOR = "nvidia"
 #: How the device plugin calls a slice: the model, and the profile behind it.
 _SLICE = re.compile(r"(.+) MIG ([1-9]g\.[0-9]{1,4}gb)(?:[.+](me|me\.all|gfx))?")
+_MODEL = re.compile(r"[ -~]{1,200}")
 _EQUAL = frozenset({None, "", "=", "==", "is"})
 
 _HOW = "how and where it runs is not the ledger's"
@@ -68,12 +70,12 @@ def read_nomad(
     name = fields.text("ID") or fields.text("Name")
     fields.take("Name")
     said = Said(tenant=fields.text("Namespace"), priority=fields.whole("Priority"))
-    pool = fields.text("NodePool")
+    pool = _pool(fields)
     groups = fields.each("TaskGroups")
     requests = []
     for group in groups:
         said.task = name if len(groups) == 1 or name is None else f"{name}.{group.text('Name')}"
-        request = _request(group, said, None if pool in (None, "default", "all") else pool, options)
+        request = _request(group, said, pool, options)
         requests += [] if request is None else [request]
     fields.rest(_HOW, _REASONS)
     return requests, notes
@@ -84,6 +86,17 @@ def _job(text: str, notes: list[Note]) -> Fields:
         documents = read_documents(text)
         return Fields(documents[0] if documents else Node({}, 1), "", notes)
     return Fields(_from_hcl(read_hcl(text)), "", notes)
+
+
+def _pool(fields: Fields) -> str | None:
+    """Return the pool to ask for; Nomad's ``default`` and ``all`` are none of the site's."""
+    pool = fields.text("NodePool")
+    if pool is None or pool in ("", "default", "all"):
+        return None
+    if not is_name(pool):
+        fields.note("NodePool", f"{shown(pool)} left out: it is no name here")
+        return None
+    return pool
 
 
 def _request(
@@ -151,6 +164,8 @@ def _device(found: _Group, fields: Fields) -> bool:
             what = f"{shown(target)} {shown(operand or '=')} {shown(value)}"
             fields.note("Constraints", f"not read: {what}; give models or labels that it allows")
     fields.rest("no field of a device", _REASONS)
+    if model is not None and not _MODEL.fullmatch(model):
+        raise fields.wrong("Name", f"{shown(model)} is no name of a model")
     if kind != "gpu" or vendor not in ("", _VENDOR):
         fields.note("Name", f"{shown(name)} is no device that is counted here")
         return False

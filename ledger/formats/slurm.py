@@ -103,6 +103,8 @@ _REASONS = {
 _OTHER = "does not say what is needed, or is not read"
 _MULTI = "; lists and expressions of nodes are not read"
 _PROFILE = re.compile(r"(?:(.+)_)?([1-9]g\.[0-9]{1,4}gb)(?:[.+](me|me\.all|gfx))?")
+_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,60}")
+_KIND = re.compile(r"[!-~]{1,200}")
 _MILLI = 1000
 #: Slurm gives each device 100 of its MPS units unless a site says otherwise.
 _MPS_OF = 100
@@ -204,6 +206,8 @@ def _option(word: str, words: Iterator[str]) -> Iterator[tuple[str, str]]:
     """Yield the options of one word, with their values; takes the next word where it is one."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
+        if not _OPTION.fullmatch(name):
+            raise NotTheFormat(f"{shown(word)} is no option of sbatch", "the line")
         if not equals and name not in _BARE:
             value = _value(f"--{name}", words)
         yield name, value
@@ -287,7 +291,7 @@ def _gres(option: str, text: str) -> _Gres:
     rest = [each for each in rest if each != "no_consume"]
     number = slurm_count(rest[-1]) if rest else None
     kinds = rest if number is None else rest[:-1]
-    if not name or len(kinds) > 1 or "" in kinds:
+    if not name or len(kinds) > 1 or not all(map(_KIND.fullmatch, kinds)):
         raise NotTheFormat(f"must be name[:type][:count], not {shown(text)}", f"--{option}")
     return _Gres(option, name, kinds[0] if kinds else "", 1 if number is None else number)
 
@@ -297,7 +301,7 @@ def _gpus(option: str, text: str, times: int, parts: int) -> _Gres:
     count = slurm_count(number)
     if count is None and not kind:
         kind, count = number, 1
-    if count is None:
+    if count is None or (kind and not _KIND.fullmatch(kind)):
         raise NotTheFormat(f"must be [type:]number, not {shown(text)}", f"--{option}")
     if count % parts:
         reason = f"{count} cannot be divided by {parts} nodes; give --gpus-per-node"

@@ -200,7 +200,9 @@ class Books:
                 found.setdefault(card.node, []).append(uuid)
         return found
 
-    def host_fits(self, node: str, asked: Asked, gone: Collection[str] = (), *, ended: bool) -> bool:
+    def host_fits(
+        self, node: str, asked: Asked, gone: Collection[str] = (), *, ended: bool
+    ) -> bool:
         """Say whether a node has the CPU and memory beside; ``ended``: once what ends has ended."""
         host = self.hosts[node]
         cpu, memory = asked.cpu, asked.memory
@@ -209,6 +211,9 @@ class Books:
                 continue
             if node in nodes:
                 other = self.request_of(lease)
+                cpu, memory = cpu + other.cpu, memory + other.memory
+        for other in self.asked.values():
+            if other.id != asked.id and node in other.kept.values():
                 cpu, memory = cpu + other.cpu, memory + other.memory
         return (not asked.cpu or host.cpu is None or cpu <= host.cpu) and (
             not asked.memory or host.memory is None or memory <= host.memory
@@ -241,7 +246,11 @@ class Books:
                     much = count * nodes
                     yield Amounts(1000 * much, kind[1], "", much, kind[2] * much)
             elif ask["mode"] == "share":
-                if any(self._has_room(uuid, asked, gone) for uuids in by_node.values() for uuid in uuids):
+                if any(
+                    self._has_room(uuid, asked, gone)
+                    for uuids in by_node.values()
+                    for uuid in uuids
+                ):
                     yield Amounts(ask["gpu_milli"], kind[1], "", 1, ask.get("memory_mib", 0))
             else:
                 yield from self._slices(asked, kind, by_node, gone)
@@ -265,7 +274,9 @@ class Books:
         charges: dict[int, list[str]] = {}
         for name, piece in self.pieces.items():
             card = self.cards[piece.card]
-            if piece.profile != asked.ask["profile"] or piece.card not in by_node.get(card.node, ()):
+            if piece.profile != asked.ask["profile"] or piece.card not in by_node.get(
+                card.node, ()
+            ):
                 continue
             if (
                 self._free(name, asked)

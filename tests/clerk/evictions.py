@@ -59,14 +59,23 @@ class Evictions:
                 if much and books.tree.fault(holder, resource, usage) is not None:
                     fits = False
                 for lease, rule in rules.items():
-                    if rule == "reclaim" and much:
+                    other = books.holder(books.request_of(lease))
+                    if much and self._owed(holder, other, rule):
                         usage = books.usage(resource, rules)
                         usage[holder] += much
-                        stop = self._shared(holder, books.holder(books.request_of(lease)))
+                        stop = self._shared(holder, other)
                         fits = fits and books.tree.within_own(holder, resource, usage, stop)
             if fits:
                 return True
         return False
+
+    def _owed(self, mine: str, other: str, rule: str) -> bool:
+        """Say whether only who is within its own may have it: who borrows takes of no lender."""
+        tree = self.books.tree
+        if mine == other or tree.root(mine) != tree.root(other):
+            return False
+        used = {one: self.books.usage(one) for one in tree.resources(other)}
+        return rule == "reclaim" or not tree.borrowed(other, used, self._shared(mine, other))
 
     def _entitled(self, asked: Asked, lease: str, rule: str) -> None:
         books = self.books

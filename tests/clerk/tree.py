@@ -51,7 +51,9 @@ class Budget:
         """Return what is left of the period that it is."""
         here = now_us // self.period_us
         spent = sum(
-            much for granted_us, much in self.counted.values() if granted_us // self.period_us == here
+            much
+            for granted_us, much in self.counted.values()
+            if granted_us // self.period_us == here
         )
         return self.most - spent
 
@@ -135,6 +137,11 @@ class Tree:
             return limit[0]
         return sum(self.stated(one, resource) for one in self.children(name))
 
+    def says(self, name: str, resource: str) -> bool:
+        """Say whether the quota, or one below it, has an amount of its own of the resource."""
+        mine = resource in self.nodes[name].limits
+        return mine or any(self.says(one, resource) for one in self.children(name))
+
     def surplus(self, name: str, resource: str, usage: Mapping[str, int]) -> int:
         """Return what the quota's subtree has over for its parent; negative is what it lacks."""
         below = self.children(name)
@@ -166,11 +173,20 @@ class Tree:
                 return None
         return None
 
-    def within_own(self, name: str, resource: str, usage: Mapping[str, int], stop: set[str]) -> bool:
+    def within_own(
+        self, name: str, resource: str, usage: Mapping[str, int], stop: set[str]
+    ) -> bool:
         """Say whether what the quota uses is nominally its own, and so upwards to ``stop``."""
+        if name in stop:
+            # Against one below it, it has what is not theirs, and uses what is not theirs.
+            below = sum(self.stated(one, resource) for one in self.children(name))
+            limit = self.nodes[name].limits.get(resource)
+            return limit is None or usage.get(name, 0) <= limit[0] - below
         for at in self.chain(name):
             if at in stop:
                 return True
+            if not self.says(at, resource):
+                continue
             over = self.surplus(at, resource, usage)
             if over < 0:
                 return False
@@ -185,7 +201,8 @@ class Tree:
             if at in stop:
                 break
             for resource, used in usage.items():
-                most = max(most, -self.surplus(at, resource, used))
+                if self.says(at, resource):
+                    most = max(most, -self.surplus(at, resource, used))
         return most
 
 

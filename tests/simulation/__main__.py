@@ -31,17 +31,22 @@ def main() -> int:
             failure = future.result()
             if failure is not None:
                 failures.append(failure)
-                print(failure, flush=True)
+                _say(str(failure))
             elif done % 10 == 0:
-                print(f"{done} seeds of {given.steps} steps", flush=True)
+                _say(f"{done} seeds of {given.steps} steps")
             if len(failures) >= given.most:
                 pool.shutdown(cancel_futures=True)
                 break
     for failure in failures if given.shrink else ():
         small = shrink(failure)
-        print(small, pformat(small.acts, width=110), sep="\n", flush=True)
-    print(f"{done} seeds of {given.steps} steps, {len(failures)} failed", flush=True)
+        _say(f"{small}\n{pformat(small.acts, width=110)}")
+    _say(f"{done} seeds of {given.steps} steps, {len(failures)} failed")
     return 1 if failures else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

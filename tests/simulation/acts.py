@@ -44,6 +44,10 @@ def _pick(random: Random) -> int:
     return random.randrange(41)
 
 
+def _any(random: Random) -> int:
+    return random.randrange(5_000)
+
+
 def _ask(random: Random) -> dict[str, Any]:
     mode = random.choice(("whole", "whole", "whole", "share", "mig"))
     ask: dict[str, Any] = {"mode": mode}
@@ -73,7 +77,7 @@ _MORE: dict[str, tuple[float, tuple[Any, ...]]] = {
     "priority": (0.6, (-5, 0, 5, 5, 9)),
     "preemptible": (0.6, (True,)),
     "retries": (0.3, (1, 2)),
-    "max_wait_s": (0.2, (0, 60)),
+    "max_wait_s": (0.3, (0, 60, 300)),
     "max_run_s": (0.4, (30, 600)),
     "replicas_min": (0.2, (0, 1, 2)),
     "recovery": (0.2, ("end", "requeue")),
@@ -91,7 +95,9 @@ def _some(random: Random, table: dict[str, tuple[float, tuple[Any, ...]]]) -> di
 def _submit(random: Random) -> Act:
     who = (
         random.choice(TEAMS),
-        *random.choice((("t", None), ("t", "p"), ("t", "q"), ("t", "odd"), ("u", None), ("v", None))),
+        *random.choice(
+            (("t", None), ("t", "p"), ("t", "q"), ("t", "odd"), ("u", None), ("v", None))
+        ),
         random.choice(QUEUES),
     )
     task = (
@@ -123,7 +129,7 @@ _QUOTA: dict[str, tuple[float, tuple[Any, ...]]] = {
     "borrowing_gpu_milli": (0.4, (0, 1_000, 3_000)),
     "lending_gpu_milli": (0.4, (0, 1_000)),
     "limits": (0.3, _LIMITS),
-    "budget": (0.2, ({"gpu_hours": 1, "period_s": 600}, {"gpu_hours": 0, "period_s": 300})),
+    "budget": (0.1, ({"gpu_hours": 1, "period_s": 600}, {"gpu_hours": 0, "period_s": 300})),
     "weight": (0.2, (1, 5)),
     "half_life_s": (0.2, (60, 600)),
     "parent": (0.1, (None, "org", "t", "v")),
@@ -154,46 +160,54 @@ def _with(name: str, *choices: Any, **words: Any) -> Callable[[Random], Act]:
 
 _BOTH = (False, True)
 _RARELY = (False, False, False, True)
+_MOSTLY = (True, True, True, False)
+_TASK = ("started", "completed", "completed", "failed", "stopped", "idle", "busy")
 _HEALTH = ("healthy", "healthy", "unhealthy", "unknown", "gone")
 
-#: (weight, drawer, what of the world must not be empty).
-_ACTS: tuple[tuple[int, Callable[[Random], Act], str], ...] = (
-    (30, _submit, ""),
-    (1, _with("submit_again", _pick, other=_BOTH), "submitted"),
-    (3, _with("cancel", lambda random: random.randrange(5000), wrong=_RARELY), "submitted"),
-    (1, _with("cancel_reserved", _pick), ""),
-    (4, _with("release", lambda random: random.randrange(5000), wrong=_RARELY), "leases"),
-    (3, _with("extend", _pick, (5, 100, 1000), wrong=_RARELY), "leases"),
-    (
-        12,
-        _with("task", _pick, ("started", "completed", "completed", "failed", "stopped", "idle", "busy")),
-        "leases",
+#: Kind of act -> (weight, drawer, what of the world must not be empty).
+_ACTS: dict[str, tuple[tuple[int, Callable[[Random], Act], str], ...]] = {
+    "demand": (
+        (24, _submit, ""),
+        (1, _with("submit_again", _pick, other=_BOTH), "submitted"),
+        (3, _with("cancel", _any, wrong=_RARELY), "submitted"),
+        (1, _with("cancel_reserved", _pick), ""),
+        (4, _with("release", _any, wrong=_RARELY), "leases"),
+        (3, _with("extend", _pick, (5, 100, 1000), wrong=_RARELY), "leases"),
+        (12, _with("task", _pick, _TASK), "leases"),
+        (10, _with("answer", _pick, done=_MOSTLY, old=_RARELY), "orders"),
+        (12, _with("answer_all"), "orders"),
+        (10, _with("time", (-100, 0, 1, 10, 40, 150, 700)), ""),
     ),
-    (10, _with("answer", _pick, done=(True, True, True, False), old=_RARELY), "orders"),
-    (12, _with("answer_all"), "orders"),
-    (4, _with("inventory", NODES, boot=(False, False, True)), ""),
-    (2, _with("move", UUIDS, (*NODES, ""), tell=_BOTH), ""),
-    (3, _with("change", UUIDS, _CHANGES), ""),
-    (4, _with("hear", NODES, ("silent", "back", "back")), ""),
-    (3, _with("health", _pick, _HEALTH), ""),
-    (1, _with("health_reserved", _pick, _HEALTH), ""),
-    (1, _with("repool", NODES, ("main", "main", "side", "new")), ""),
-    (1, _with("odd", NODES, ("agent", "boot", "epoch", "cpu")), ""),
-    (1, _with("reclaim", _pick), "leases"),
-    (4, _with("clear", UUIDS), ""),
-    (4, _with("mode", NODES, ("online", "online", "draining", "maintenance")), ""),
-    (4, _quota, ""),
-    (1, _with("quota_ask", (0, 1, 2, 3, 4, 5), (1_000, 5_000, 30_000)), ""),
-    (1, _with("quota_answer", _pick, ("op", "boss"), approve=(True, True, False)), "asks"),
-    (1, _with("pool", ("main", "side", "new"), ("1", "2"), (0, 10, 200)), ""),
-    (3, _queue, ""),
-    (10, _with("time", (-100, 0, 1, 10, 40, 150, 700)), ""),
-)
+    "faults": (
+        (4, _with("inventory", NODES, boot=(False, False, True)), ""),
+        (2, _with("move", UUIDS, (*NODES, ""), tell=_BOTH), ""),
+        (3, _with("change", UUIDS, _CHANGES), ""),
+        (4, _with("hear", NODES, ("silent", "back", "back")), ""),
+        (3, _with("health", _pick, _HEALTH), ""),
+        (2, _with("health_reserved", _pick, _HEALTH), ""),
+        (1, _with("repool", NODES, ("main", "main", "side", "new")), ""),
+        (1, _with("odd", NODES, ("agent", "boot", "epoch", "cpu")), ""),
+        (1, _with("reclaim", _pick), "leases"),
+        (4, _with("clear", UUIDS), ""),
+        (4, _with("mode", NODES, ("online", "online", "draining", "maintenance")), ""),
+        (1, _with("pool", ("main", "side", "new"), ("1", "2"), (0, 10, 200)), ""),
+        (1, _with("repair"), ""),
+    ),
+    "policy": (
+        (4, _quota, ""),
+        (1, _with("quota_ask", (0, 1, 2, 3, 4, 5), (1_000, 5_000, 30_000)), ""),
+        (1, _with("quota_answer", _pick, ("op", "boss"), approve=_MOSTLY), "asks"),
+        (3, _queue, ""),
+    ),
+}
+#: How often each kind comes: a busy cell, one whose rules change, one that falls apart.
+_MOODS = ((90, 4, 2), (85, 5, 10), (70, 25, 5))
 
 
-def draw(random: Random, world: World) -> Act:
-    """Return the next act."""
+def draw(random: Random, world: World, seed: int) -> Act:
+    """Return the next act, in the mood of the seed."""
     while True:
-        (one,) = random.choices(_ACTS, [weight for weight, _, _ in _ACTS])
+        (kind,) = random.choices(list(_ACTS), _MOODS[seed % len(_MOODS)])
+        (one,) = random.choices(_ACTS[kind], [weight for weight, _, _ in _ACTS[kind]])
         if not one[2] or getattr(world, one[2]):
             return one[1](random)

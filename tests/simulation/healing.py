@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.world import NODES, QUEUES, QUOTAS, owner
+from tests.world import QUEUES, QUOTAS, owner
 
 if TYPE_CHECKING:
     from tests.world import World
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["heal"]
 
 #: Rounds after which whoever still waits though all is well has been forgotten.
-_ROUNDS = 400
+_ROUNDS = 2_000
 
 
 def heal(world: World) -> None:
@@ -69,15 +69,4 @@ def _mend(world: World) -> None:
         more = {"project": project} if project else {}
         nominal = 10_000_000 if project else 30_000_000
         world.operator("quota.apply", tenant=tenant, nominal_gpu_milli=nominal, **more)
-    for node in NODES:
-        world.mode(node, "online")
-    for node in NODES:
-        for uuid, card in world.fleet[node].items():
-            world.fleet[node][uuid] = card | {"health": "healthy"}
-        world.inventory(node, boot=False)
-        world.hear(node, "back")
-    for node in NODES:
-        # A card that another node still had a moment ago is seen by now.
-        world.inventory(node, boot=False)
-    for uuid in sorted(world.cell.state.devices):
-        world.clear(uuid)
+    world.repair()

@@ -1,0 +1,396 @@
+"""Histories that the machine or the simulation found, each as small as it gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ledger.core.invariants import check
+from ledger.core.quota import GPU, available, budget_left
+from ledger.testing import CoreDriver, device, mig_slice
+
+_S = 1_000_000
+
+
+def _cell(*, quota: int = 1_000_000, **queue: Any) -> CoreDriver:
+    cell = CoreDriver(check=True)
+    cell.pool()
+    cell.queue(**queue)
+    cell.quota(nominal_gpu_milli=quota)
+    return cell
+
+
+def _quota(cell: CoreDriver, tenant: str, nominal: int, **more: Any) -> str:
+    plain = {"tenant": tenant, "nominal_gpu_milli": nominal, "author": "op", "reason": "x", **more}
+    return cell.feed("quota.apply", plain, source="/operator").code
+
+
+def _state_of(cell: CoreDriver, request: str) -> str:
+    return cell.state.requests[cell.key(request)].state
+
+
+# -- whom an eviction takes ----------------------------------------------------------
+
+
+def test_c25_replicas_are_counted_by_the_task_whichever_of_them_says_how_many() -> None:
+    """A replica that asks for none itself still counts for one that needs two."""
+    cell = _cell(preemption="any-tenant")
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    web = {"task": {"id": "web", "type": "online-inference"}, "preemptible": True}
+    cell.submit("one", **web, replicas_min=2)
+    cell.submit("two", **web, replicas_min=0)
+
+    assert "queued" == cell.submit("high", priority=9).code
+
+
+def test_q6_nobody_goes_for_the_place_if_who_goes_for_the_quota_leaves_one() -> None:
+    """The victims of place and quota are one set, and none of it is needless."""
+    cell = _cell(quota=1_000, preemption="any-tenant")
+    cell.quota("other")
+    cell.node("n1", [device("GPU-a")])
+    cell.node("n2", [device("GPU-b")])
+    cell.submit("other", tenant="other", preemptible=True, priority=-9)
+    cell.submit("own", preemptible=True)
+
+    assert "reserved" == cell.submit("high", priority=9).code
+    assert "granted" == _state_of(cell, "other")
+    assert "stopping" == cell.lease("own").state
+    assert "granted" == cell.lease("other").state
+
+
+def test_q6_nobody_goes_where_it_is_enough_to_wait_for_what_ends() -> None:
+    """A place of another class is not cleared while one of the first is being cleaned."""
+    cell = _cell(preemption="any-tenant")
+    cell.node("n1", [device("GPU-a", model="A10", memory_mib=24_000), device("GPU-b")])
+    cell.submit("big", {"mode": "whole", "models": ["H100"]}, preemptible=True)
+    cell.submit("small", {"mode": "whole", "models": ["A10"]}, preemptible=True)
+    cell.release(cell.lease("small").id)
+
+    assert "queued" == cell.submit("high", priority=9).code
+    assert "granted" == cell.lease("big").state
+    cell.answer_all_orders()
+    assert "granted" == _state_of(cell, "high")
+
+
+def test_who_waits_for_the_cleaning_looks_elsewhere_when_it_fails() -> None:
+    """V1: what is shut away frees nothing, and is a reason to evict all the same."""
+    cell = _cell(preemption="any-tenant")
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    cell.submit("low", preemptible=True)
+    cell.submit("over")
+    cell.release(cell.lease("over").id)
+    cell.submit("high", priority=9)
+    (order,) = cell.state.orders
+
+    cell.order_failed(order)
+
+    assert "reserved" == _state_of(cell, "high")
+
+
+def test_what_ends_takes_no_cpu_from_who_may_evict() -> None:
+    """The CPU of a lease that stops is there once it has ended, and is waited for."""
+    cell = _cell(preemption="any-tenant")
+    cell.node("n1", [device("GPU-a"), device("GPU-b")], cpu_milli=10_000)
+    cell.submit("ends", {"mode": "whole", "count": 0}, beside={"cpu_milli": 6_000})
+    for name in ("low", "lower"):
+        cell.submit(name, preemptible=True)
+    cell.cancel("ends")
+
+    assert "reserved" == cell.submit("high", priority=9, beside={"cpu_milli": 6_000}).code
+    for order in sorted(cell.state.orders, reverse=True):
+        cell.order_done(order)
+    cell.answer_all_orders()
+    assert "granted" == _state_of(cell, "high")
+
+
+def test_slices_of_another_charge_are_not_kept_under_the_first() -> None:
+    """A slice counts as its own part of its card, also where it was cleared for somebody."""
+    cell = _cell(preemption="any-tenant")
+    whole = device("GPU-a", mig_enabled=True, compute_slices=1, slices=[mig_slice("M1", 1, 0)])
+    seventh = device("GPU-b", mig_enabled=True, compute_slices=7, slices=[mig_slice("M2", 1, 0)])
+    cell.node("n1", [whole, seventh])
+    ask = {"mode": "mig", "profile": "1g.10gb"}
+    cell.submit("one", ask, preemptible=True)
+    cell.submit("two", ask, preemptible=True)
+
+    cell.submit("high", ask, priority=9)
+    cell.answer_all_orders()
+
+    lease = cell.lease("high")
+    (unit,) = lease.parts["n1"].units
+    assert {"GPU-a": 1_000, "GPU-b": 143}[cell.state.slices[unit].device] == lease.charge_milli
+
+
+# -- who may take from whom -----------------------------------------------------------
+
+
+def _lenders(reclaim: str = "any", preemption: str = "any-tenant") -> CoreDriver:
+    cell = _cell(reclaim=reclaim, preemption=preemption)
+    _quota(cell, "org", 4_000)
+    return cell
+
+
+def test_no_more_is_reclaimed_than_is_borrowed() -> None:
+    """A quota that borrows one device loses one, not a second that is its own."""
+    cell = _lenders(preemption="never")
+    _quota(cell, "a", 2_000, parent="org")
+    _quota(cell, "b", 2_000, parent="org")
+    cell.node("n1", [device("GPU-a"), device("GPU-b"), device("GPU-c")])
+    for name in ("b1", "b2", "b3"):
+        cell.submit(name, tenant="b")
+
+    assert "queued" == cell.submit("two", {"mode": "whole", "count": 2}, tenant="a").code
+    assert "reserved" == cell.submit("one", tenant="a").code
+
+
+def test_q5_who_borrows_takes_nothing_from_a_lender_by_priority() -> None:
+    """What is nominally another's would be reclaimed at once, and so for ever."""
+    cell = _lenders()
+    _quota(cell, "a", 1_000, parent="org")
+    _quota(cell, "b", 0, parent="org")
+    cell.node("n1", [device("GPU-a")])
+    cell.submit("borrower", tenant="b", priority=9, preemptible=True)
+    cell.submit("lender", tenant="a", preemptible=True)
+    cell.answer_all_orders()
+
+    assert "granted" == _state_of(cell, "lender")
+    assert "granted" == cell.lease("lender").state
+    assert "queued" == _state_of(cell, "borrower")
+
+
+def test_a_quota_reclaims_from_one_below_it_only_what_is_its_own() -> None:
+    """Who is above the borrower is not for that reason within what is its own."""
+    cell = _lenders(preemption="never")
+    _quota(cell, "a", 1_000, parent="org")
+    _quota(cell, "a", 0, project="p")
+    _quota(cell, "org", 4_000)
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    cell.submit("p1", tenant="a", project="p")
+    cell.submit("p2", tenant="a", project="p")
+
+    assert "reserved" == cell.submit("first", tenant="a").code
+    cell.answer_all_orders()
+    assert "queued" == cell.submit("second", tenant="a").code
+
+
+def test_whom_one_may_not_reclaim_may_be_of_a_lower_priority() -> None:
+    """An asker that borrows, too, still has the rule of priority."""
+    cell = _lenders()
+    for tenant in ("a", "b"):
+        _quota(cell, tenant, 0, parent="org")
+    cell.node("n1", [device("GPU-a")])
+    cell.submit("low", tenant="b", preemptible=True)
+
+    assert "reserved" == cell.submit("high", tenant="a", priority=9).code
+
+
+# -- a place that is kept ----------------------------------------------------------------
+
+
+def test_a_kept_place_counts_against_a_quota_of_its_model() -> None:
+    """Q2: what is kept counts like what is leased, in every measure."""
+    cell = _cell(preemption="any-tenant")
+    _quota(cell, "h", 9_000, limits=[{"resource": "model:H100", "nominal": 1_000}])
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    cell.submit("low", preemptible=True)
+    cell.submit("lower", preemptible=True)
+    cell.submit("high", tenant="h", priority=9)
+
+    assert "queued" == cell.submit("more", tenant="h", priority=9).code
+    assert 0 == available(cell.state, "h", "model:H100")
+
+
+def test_c23_a_kept_place_is_held_until_the_quota_has_ended_too() -> None:
+    """Who was evicted for the quota may end after the place is free: that is no lowered quota."""
+    cell = _cell(quota=1_000, preemption="any-tenant")
+    cell.node("n1", [device("GPU-a")])
+    cell.node("n2", [device("GPU-b")])
+    cell.submit("own", preemptible=True)
+
+    cell.submit("high", priority=9)
+    assert "reserved" == _state_of(cell, "high")
+    cell.answer_all_orders()
+    assert "granted" == _state_of(cell, "high")
+
+
+def test_c23_the_cpu_beside_a_kept_place_is_kept_too() -> None:
+    """A later request does not take what the preemptor needs when its devices are clean."""
+    cell = _cell(preemption="any-tenant")
+    cell.node("n1", [device("GPU-a")], cpu_milli=10_000)
+    cell.submit("low", preemptible=True, beside={"cpu_milli": 6_000})
+    cell.submit("high", priority=9, beside={"cpu_milli": 6_000})
+
+    cell.release(cell.lease("low").id)
+    late = cell.submit("late", {"mode": "whole", "count": 0}, beside={"cpu_milli": 6_000})
+    cell.answer_all_orders()
+
+    assert "queued" == late.code
+    assert "granted" == _state_of(cell, "high")
+
+
+def test_a_kept_device_that_is_another_by_now_is_not_given() -> None:
+    """What was kept is granted only if it is still what was asked for."""
+    cell = _cell(preemption="any-tenant")
+    cell.node("n1", [device("GPU-a")])
+    cell.submit("low", preemptible=True)
+    cell.submit("high", {"mode": "whole", "memory_mib": 80_000}, priority=9)
+
+    cell.node("n1", [device("GPU-a", memory_mib=40_000)])
+    cell.answer_all_orders()
+
+    assert "queued" == _state_of(cell, "high")
+
+
+# -- plans ----------------------------------------------------------------------------
+
+
+def _planned() -> CoreDriver:
+    cell = _cell(ordering="backfill", preemption="any-tenant")
+    cell.node("n1", [device("GPU-a")])
+    cell.node("n2", [device("GPU-b")])
+    cell.submit("runs", max_run_s=600, priority=1, preemptible=True)
+    cell.submit("big", {"mode": "whole", "nodes": 2}, priority=1)
+    return cell
+
+
+def test_nobody_later_in_line_evicts_on_a_planned_node() -> None:
+    """A planned start is not put off by an eviction for somebody else."""
+    cell = _planned()
+    cell.queue("fast", reclaim="any")
+    _quota(cell, "org", 10_000)
+    _quota(cell, "a", 5_000, parent="org")
+    _quota(cell, "t", 0, parent="org")
+
+    assert "queued" == cell.submit("late", tenant="a", queue="fast").code
+
+
+def test_a_plan_ends_when_a_node_of_it_cannot_serve_any_more() -> None:
+    """V1: a device that is shut away frees the other nodes of the plan."""
+    cell = _planned()
+    cell.health("GPU-a", "unhealthy")
+
+    assert cell.state.requests[cell.key("big")].plan is None
+    assert "granted" == cell.submit("other").code
+
+
+def test_a_plan_ends_when_its_queue_has_another_order() -> None:
+    """Nodes are promised under back-fill only."""
+    cell = _planned()
+    cell.queue(ordering="best-effort")
+
+    assert cell.state.requests[cell.key("big")].plan is None
+
+
+def test_a_plan_ends_when_the_quota_is_in_use() -> None:
+    """Nothing is kept from others for a request that its quota does not let run."""
+    cell = _planned()
+    cell.quota(nominal_gpu_milli=1_000)
+
+    assert cell.state.requests[cell.key("big")].plan is None
+
+
+# -- quotas -----------------------------------------------------------------------------
+
+
+def test_a_budget_set_later_counts_what_runs() -> None:
+    """A lease that ends early gives back what was counted, and no more."""
+    cell = _cell()
+    cell.node("n1", [device("GPU-a")])
+    cell.submit("r1", max_run_s=3_000)
+    _quota(cell, "t", 9_000, budget={"gpu_hours": 1, "period_s": 1_000_000})
+    cell.release(cell.lease("r1").id)
+
+    left = budget_left(cell.state.quotas["t"], cell.now_us)
+    assert left is not None
+    assert 3_600 * _S * 1_000 >= left
+
+
+def test_a_lease_moved_below_another_budget_is_counted_there() -> None:
+    """A quota that gets another parent takes what runs along."""
+    cell = _cell()
+    budget = {"gpu_hours": 1, "period_s": 1_000_000}
+    _quota(cell, "org", 9_000, budget=budget)
+    cell.node("n1", [device("GPU-a")])
+    cell.submit("r1", max_run_s=3_000)
+    _quota(cell, "t", 9_000, parent="org")
+
+    assert 600 * _S * 1_000 == budget_left(cell.state.quotas["org"], cell.now_us)
+    cell.release(cell.lease("r1").id)
+    left = budget_left(cell.state.quotas["org"], cell.now_us)
+    assert left is not None
+    assert 3_600 * _S * 1_000 > left
+
+
+def test_an_extension_counts_against_the_budget_at_once() -> None:
+    """Two extensions do not pass together where only one fits."""
+    cell = _cell()
+    _quota(cell, "t", 9_000, budget={"gpu_hours": 1, "period_s": 1_000_000})
+    cell.node("n1", [device("GPU-a")])
+    cell.submit("r1", max_run_s=1_200)
+    said = {"lease": cell.lease("r1").id, "more_s": 1_800}
+
+    assert "applied" == cell.feed("lease.extend", said).code
+    assert "budget_spent" == cell.feed("lease.extend", said).code
+
+
+def test_what_a_quota_keeps_back_is_there_when_its_parent_was_lowered() -> None:
+    """Nobody's usage beyond a lowered total takes from what another keeps back."""
+    cell = _cell()
+    _quota(cell, "org", 6_000)
+    _quota(cell, "a", 2_000, parent="org", lending_gpu_milli=0)
+    _quota(cell, "b", 0, parent="org")
+    cell.node("n1", [device(f"GPU-{at}") for at in range(6)])
+    for at in range(4):
+        cell.submit(f"b{at}", tenant="b")
+    _quota(cell, "org", 2_000)
+
+    assert 2_000 == available(cell.state, "a", GPU)
+    assert ["granted", "granted"] == [cell.submit(f"a{at}", tenant="a").code for at in range(2)]
+
+
+def test_q3_a_limit_below_counts_for_one_further_above() -> None:
+    """What is between says nothing of the resource; the sum still holds."""
+    cell = _cell()
+    h100 = {"resource": "model:H100", "nominal": 1_000}
+    _quota(cell, "org", 9_000, limits=[h100])
+    _quota(cell, "a", 2_000, parent="org")
+
+    assert "exceeds_parent" == _quota(
+        cell, "a", 1_000, project="p", limits=[h100 | {"nominal": 2_000}]
+    )
+    assert [] == check(cell.state)
+
+
+def test_q3_a_quota_that_moves_takes_its_projects_along() -> None:
+    """A quota is not put below one that has less of what its projects have."""
+    cell = _cell()
+    h100 = {"resource": "model:H100", "nominal": 1_000}
+    _quota(cell, "org", 9_000, limits=[h100])
+    _quota(cell, "a", 2_000)
+    _quota(cell, "a", 1_000, project="p", limits=[h100 | {"nominal": 2_000}])
+
+    assert "exceeds_parent" == _quota(cell, "a", 2_000, parent="org")
+
+
+def test_q3_a_limit_that_is_put_between_is_not_counted_twice() -> None:
+    """A tenant may state what its projects have stated."""
+    cell = _cell()
+    h100 = {"resource": "model:H100", "nominal": 2_000}
+    _quota(cell, "org", 9_000, limits=[h100])
+    _quota(cell, "a", 2_000, parent="org")
+    _quota(cell, "a", 1_000, project="p", limits=[h100])
+
+    assert "applied" == _quota(cell, "a", 2_000, parent="org", limits=[h100])
+
+
+def test_to_lower_a_quota_twice_stops_no_more_than_once() -> None:
+    """What stops already counts, and nobody else has to go for it."""
+    cell = _cell()
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    cell.submit("r1")
+    cell.submit("r2")
+
+    for _ in range(2):
+        assert "applied" == _quota(cell, "t", 1_000, evict=True)
+
+    assert "granted" == cell.lease("r1").state
+    assert "stopping" == cell.lease("r2").state
