@@ -11,6 +11,7 @@ workload is learned from the log of an earlier pass of the list, as
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections import Counter
@@ -138,8 +139,9 @@ def taught(specs: Sequence[NodeSpec], pods: Sequence[Pod]) -> dict[str, Any]:
     earlier = Cluster(specs, "best-fit", keep=True)
     for pod in pods:
         earlier.ask(pod)
+    cpu_milli = sum(spec.cpu_milli or 0 for spec in specs)
     needs = received((orjson.loads(value) for value in earlier.values), CELL, POOL, {})
-    return learn(POOL, needs.items(), earlier.devices, **_WHO).model_dump(mode="json")
+    return learn(POOL, needs.items(), earlier.devices, cpu_milli, **_WHO).model_dump(mode="json")
 
 
 class Outcome(NamedTuple):
@@ -200,6 +202,8 @@ def _learn(job: tuple[Path, str]) -> dict[str, Any]:
 
 def _simulate(job: _Job) -> Outcome:
     relax()
+    # A relaxed collector leaves the run before this one lying about.
+    gc.collect()
     # One seed of each list and policy is folded again from its records: it costs as much again.
     cluster = Cluster(_nodes(job.folder), job.policy, keep=job.seed == FIRST_SEED)
     cluster.say("placement.apply", job.taught)

@@ -16,12 +16,12 @@ from pydantic import Field, model_validator
 
 from collectors.files import read_model
 from schemas.base import Milli, Model, Name, Text, WholeMib
-from schemas.observations import SliceReport
+from schemas.observations import ProfileReport, SliceReport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["DeviceSpec", "Fleet", "NodeSpec", "SliceSpec", "device_uuid", "read_fleet"]
+__all__ = ["DeviceSpec", "Fleet", "NodeSpec", "SliceSpec", "device_uuid", "mig_uuid", "read_fleet"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -43,7 +43,10 @@ class SliceSpec(Model):
 
 
 class DeviceGroup(Model):
-    """``count`` devices of one model, each with the same slices (none: MIG is off)."""
+    """``count`` devices of one model, each with the same slices.
+
+    ``profiles`` is what MIG instances can be made of one. With neither, MIG is off.
+    """
 
     count: Annotated[int, Field(ge=1, le=64)]
     model: Text
@@ -51,6 +54,7 @@ class DeviceGroup(Model):
     architecture: Text | None = None
     compute_slices: Annotated[int, Field(ge=0, le=64)] = 0
     slices: Annotated[tuple[SliceSpec, ...], Field(max_length=64)] = ()
+    profiles: Annotated[tuple[ProfileReport, ...], Field(max_length=32)] = ()
 
 
 class NodeGroup(Model):
@@ -104,7 +108,8 @@ class Fleet(Model):
 class DeviceSpec:
     """One device: who it is, and what an inventory says of it.
 
-    ``slices`` are the MIG instances on it; an empty tuple says that MIG is off.
+    ``slices`` are the MIG instances on it after a boot, ``profiles`` what can be made of
+    it; two empty tuples say that MIG is off.
     """
 
     uuid: str
@@ -114,10 +119,11 @@ class DeviceSpec:
     architecture: str | None = None
     compute_slices: int = 0
     slices: tuple[SliceReport, ...] = ()
+    profiles: tuple[ProfileReport, ...] = ()
 
-    def report(self, health: str) -> dict[str, Any]:
-        """Return the device as the data of an inventory has it."""
-        return {
+    def report(self, health: str, slices: tuple[SliceReport, ...]) -> dict[str, Any]:
+        """Return the device with these slices as the data of an inventory has it."""
+        plain: dict[str, Any] = {
             "uuid": self.uuid,
             "model": self.model,
             "memory_mib": self.memory_mib,
@@ -125,9 +131,12 @@ class DeviceSpec:
             "index": self.index,
             "architecture": self.architecture,
             "compute_slices": self.compute_slices,
-            "mig_enabled": bool(self.slices),
-            "slices": [one.model_dump() for one in self.slices],
+            "mig_enabled": bool(self.slices or self.profiles),
+            "slices": [one.model_dump() for one in slices],
         }
+        if self.profiles:
+            plain["profiles"] = [one.model_dump() for one in self.profiles]
+        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +155,11 @@ def device_uuid(node: str, index: int) -> str:
     return f"GPU-{_uuid(f'{node}/{index}')}"
 
 
+def mig_uuid(device: str, name: str) -> str:
+    """Return the MIG UUID of a device's slice, the same for the same name."""
+    return f"MIG-{_uuid(f'{device}/{name}')}"
+
+
 def _uuid(text: str) -> str:
     digits = blake2b(text.encode(), digest_size=16).hexdigest()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
@@ -160,12 +174,13 @@ def _node(group: NodeGroup, name: str) -> NodeSpec:
 def _device(kind: DeviceGroup, node: str, index: int) -> DeviceSpec:
     uuid = device_uuid(node, index)
     slices = tuple(
-        SliceReport(mig_uuid=f"MIG-{_uuid(f'{uuid}/{gi}')}", gi=gi, ci=0, **one.model_dump())
+        SliceReport(mig_uuid=mig_uuid(uuid, str(gi)), gi=gi, ci=0, **one.model_dump())
         for gi, one in enumerate(kind.slices, start=1)
     )
     return DeviceSpec(
-        uuid, kind.model, kind.memory_mib, index, kind.architecture, kind.compute_slices, slices
-    )
+        uuid, kind.model, kind.memory_mib, index, kind.architecture, kind.compute_slices, slices,
+        kind.profiles,
+    )  # fmt: skip
 
 
 def read_fleet(path: Path) -> Fleet:

@@ -17,6 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from collectors.faults import DeviceFault, Down, Late, Silent
+from collectors.partitions import Layouts
 from collectors.tasks import Ending, RunningTask, Said, Timing, agent_source
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class SimulatedNode:
         self._inbox: list[Order] = []
         self._health = {device.uuid: "healthy" for device in spec.devices}
         self._faults: dict[str, Fault] = {}
+        self._layouts = Layouts(spec)
 
     # -- what the caller sees --------------------------------------------------
 
@@ -105,6 +107,7 @@ class SimulatedNode:
         self.incarnation = self._boot_name(self._boots)
         self.epoch = 0
         self._forget_work()
+        self._layouts.boot()
         self._ended.clear()
         self._answers.clear()
         self._start_agent(now_us)
@@ -122,9 +125,7 @@ class SimulatedNode:
             if answer is not None:
                 self._outbox.append(answer)
         else:
-            {"prepare": self._prepare, "stop": self._stop, "clean": self._clean}[order.kind](
-                order, now_us
-            )
+            getattr(self, f"_{order.kind}")(order, now_us)
 
     def advance(self, now_us: int) -> None:
         """Do everything that is due at or before ``now_us``, each thing at its own time."""
@@ -264,6 +265,20 @@ class SimulatedNode:
         self._at(now_us + self.timing.clean_us + self._delay_us(), proved)
         self.advance(now_us)
 
+    def _partition(self, order: Order, now_us: int) -> None:
+        """Change a device's partitions, and say what was created or why not."""
+        self._remember(order, None)
+
+        def changed(at_us: int) -> None:
+            kind, more = self._layouts.answer(order, self._running.values())
+            self._remember(order, self._say(kind, at_us, order=order.order, **more))
+            if kind == "order.failed":
+                self._inventory(at_us)
+
+        due_us = now_us + len(order.steps) * self.timing.step_us + self._delay_us()
+        self._at(due_us, changed)
+        self.advance(now_us)
+
     def _delay_us(self) -> int:
         late = self._faults.get("late")
         return late.by_s * _US if isinstance(late, Late) else 0
@@ -338,7 +353,7 @@ class SimulatedNode:
             cpu_milli=spec.cpu_milli,
             memory_mib=spec.memory_mib,
             devices=[
-                device.report(health)
+                device.report(health, self._layouts.slices[device.uuid])
                 for device in spec.devices
                 if (health := self._health[device.uuid]) != "gone"
             ],

@@ -34,12 +34,13 @@ class Ending:
 class Timing:
     """How long things take on the node, in microseconds.
 
-    ``default_run_us`` is the run time of a task whose request did not state one.
+    ``step_us`` is for each step of a change of partitions. ``default_run_us`` is the run time of a task whose request did not state one.
     """
 
     start_us: int = 0
     stop_us: int = _US
     clean_us: int = 2 * _US
+    step_us: int = 250_000
     inventory_every_us: int = 600 * _US
     default_run_us: int = 60 * _US
 

@@ -18,6 +18,8 @@ from ledger.answers.levels import levels_of
 from ledger.answers.placed import amounts_of, granting
 from ledger.answers.reasons import reason_text
 from ledger.answers.rules import ADVICE, RULES, Rule, asking_of, live_rules, up_to
+from ledger.answers.submission import asking_for, submitted
+from ledger.answers.trials import Change, runs
 from ledger.core.estimate import estimate
 from ledger.core.placement import Placement
 from ledger.core.schedule import examine, reason_to_wait
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
     from ledger.answers.levels import Level
     from ledger.answers.placed import Amounts, Placed
     from ledger.answers.rules import Asking
-    from ledger.answers.trials import Change
     from ledger.core.estimate import Estimate
     from ledger.core.state import Request, State
     from ledger.reading import Seen
     from ledger.steps import Step
+    from schemas.requests import RequestSubmit
 
 __all__ = ["Ambiguous", "Explanation", "held_back", "resolve", "why"]
 
@@ -129,7 +131,7 @@ def why(state: State, history: Iterable[Seen], request: str) -> Explanation | No
         lease = state.leases[known.lease or ""]
         found = Explanation(request, state.cell, lease.state, "granted", None, _all_met(happened))
     else:
-        found = _over(state, request, happened)
+        found = _over(state, request, happened, submitted(history, request))
     given = granting(history, request)
     received = _received(history, request)
     return replace(
@@ -148,7 +150,9 @@ def _received(history: Iterable[Seen], request: str) -> dict[str, Any] | None:
     return None
 
 
-def _over(state: State, request: str, happened: tuple[Step, ...]) -> Explanation:
+def _over(
+    state: State, request: str, happened: tuple[Step, ...], asked: RequestSubmit | None
+) -> Explanation:
     """Explain a request that has ended, or an input that never was one, by its records."""
     refused = next((step for step in happened if step.text.startswith(REFUSED)), None)
     if refused is not None and refused.code is not None:
@@ -156,6 +160,7 @@ def _over(state: State, request: str, happened: tuple[Step, ...]) -> Explanation
         return Explanation(
             request, state.cell, "refused", refused.code, ADVICE.get(refused.code),
             up_to(refused.code, numbers), reason=reason_text(refused.code, numbers),
+            changes=_asked_again(state, request, asked, refused.code),
         )  # fmt: skip
     entry = state.seen.get(request)
     status = str(entry[3]) if entry is not None and len(entry) > _INPUT_ONLY else "ended"
@@ -168,6 +173,19 @@ def _over(state: State, request: str, happened: tuple[Step, ...]) -> Explanation
         code, reason = "granted" if granted else "", ""
         rules = _all_met(happened) if granted else ()
     return Explanation(request, state.cell, status, code, None, rules, reason=reason)
+
+
+def _asked_again(
+    state: State, request: str, asked: RequestSubmit | None, code: str
+) -> tuple[Change, ...]:
+    """Say what would let a refused request run if it were asked for again now."""
+    asking = None if asked is None else asking_for(state, asked, f"{request} again")
+    if asking is None:
+        return ()
+    if runs(state, asking) is not None:
+        return (Change("again", "requester", "the same request, asked again with a new id", {}),)
+    start = estimate(state, asking.asker, state.now_us)
+    return tuple(changes_of(state, asking, code, start))
 
 
 #: How long an entry of ``State.seen`` is that is no request's.

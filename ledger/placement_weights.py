@@ -66,14 +66,16 @@ def learn(
     pool: str,
     received: Iterable[tuple[Need, int]],
     devices: Mapping[str, int],
+    cpu_milli: int,
     *,
     author: str,
     reason: str,
 ) -> PlacementApply:
     """Return the record for the pool, of how often each need was asked for.
 
-    ``devices`` is how many of each model the pool has. A gang counts as a request
-    for each of its nodes, MIG slices do not count. Raise ValueError when nothing is left.
+    ``devices`` is how many of each model the pool has, ``cpu_milli`` the CPU of its
+    nodes, 0 when it is not known. A gang counts as a request for each of its nodes,
+    MIG slices do not count. Raise ValueError when nothing is left.
     """
     asked: Counter[_Shape] = Counter()
     for need, many in received:
@@ -90,12 +92,15 @@ def learn(
     for (_, milli, *_), many in with_gpu.items():
         if milli < WHOLE_MILLI:
             shares[milli] += many
+    asked_milli = _beside(asked, 2, gpu_milli) * sum(devices.values())
     return PlacementApply(
         pool=pool,
         shapes=tuple(_typical(asked)),
         holes=tuple(hole_prices(shares)),
         cpu_milli_per_gpu=_beside(with_gpu, 2, gpu_milli),
         memory_mib_per_gpu=_beside(with_gpu, 3, gpu_milli),
+        # Per device, times the devices: what is asked when all of them are.
+        cpu_load_milli=asked_milli * WHOLE_MILLI // cpu_milli if cpu_milli else 0,
         loads_milli=_loads(with_gpu, devices, gpu_milli),
         author=author,
         reason=reason,
@@ -158,9 +163,9 @@ def _typical(asked: Mapping[_Shape, int]) -> list[TypicalShape]:
     return found
 
 
-def _beside(with_gpu: Mapping[_Shape, int], at: Literal[2, 3], gpu_milli: int) -> int:
+def _beside(asked: Mapping[_Shape, int], at: Literal[2, 3], gpu_milli: int) -> int:
     """Return how much of a thing beside is asked for each device, on average."""
-    total = sum(shape[at] * many for shape, many in with_gpu.items())
+    total = sum(shape[at] * many for shape, many in asked.items())
     return total * WHOLE_MILLI // gpu_milli if gpu_milli else 0
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.state import Device, Request, Slice, device_state, need_to_plain, slice_state
+from ledger.core.need import need_to_plain
+from ledger.core.state import Device, Request, Slice, device_state, slice_state
 from ledger.explain import Ambiguous
 from ledger.steps import Step, outcome_text
 from ledger.wording import sentence

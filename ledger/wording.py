@@ -109,7 +109,9 @@ def need_text(need: Mapping[str, Any]) -> str:
     """Return what an event says is needed, in words."""
     count, nodes = need.get("count", 1), need.get("nodes", 1)
     if need["mode"] == "mig":
-        text = f"{count} x MIG {need['profile']}"
+        text = f"{count} x MIG {need.get('profile', 'slice')}"
+        if need.get("compute_slices"):
+            text += f", at least {need['compute_slices']} compute slices"
     elif need["mode"] == "share":
         text = f"{need['gpu_milli']}/1000 of a device"
     else:
@@ -223,6 +225,12 @@ def _lease_ended(event: Mapping[str, Any]) -> str:
 
 def _issued(event: Mapping[str, Any]) -> str:
     units = listed(event["units"])
+    if event["kind"] == "partition":
+        made_for = f" for {event['request']}" if event.get("request") else ""
+        steps = ", ".join(
+            f"{one['do']} {one['profile']} at {one['start']}" for one in event["steps"]
+        )
+        return f"{event['node']} was ordered to {steps} of {units}{made_for} ({event['order']})"
     about = f"{units} after lease {event['lease']}"
     if event["kind"] == "stop":
         about = f"lease {event['lease']} ({units})"
@@ -252,6 +260,11 @@ def _discovered(event: Mapping[str, Any]) -> str:
 def _quarantined(event: Mapping[str, Any]) -> str:
     kind = event["type"].partition(".")[0]
     return f"{kind} {event['unit']} was put in quarantine{_because(event)}"
+
+
+def _slice_ordered(event: Mapping[str, Any]) -> str:
+    what = f"{event['profile']} at {event['start']} of {event['device']}"
+    return f"slice {event['slice']} is to be created: {what} ({event['order']})"
 
 
 def _present(event: Mapping[str, Any]) -> str:
@@ -290,6 +303,7 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "device.cleared": lambda event: (
         f"device {event['device']} was cleared{_by(event)}{_because(event)}"
     ),
+    "slice.ordered": _slice_ordered,
     "slice.present": _present,
     "slice.gone": lambda event: f"slice {event['slice']} is gone{_because(event)}",
     "request.received": _received,

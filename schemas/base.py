@@ -23,6 +23,7 @@ __all__ = [
     "Source",
     "Text",
     "TimeUs",
+    "Version",
     "WholeMib",
 ]
 
@@ -44,6 +45,9 @@ Reference = Annotated[str, Field(pattern=r"^[!-~]{1,600}$")]
 
 #: One line of human text (a reason, a model name).
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,600}$")]
+
+#: Numbers and dots, compared part by part as numbers.
+Version = Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,7}$")]
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Milli = Annotated[int, Field(ge=0, le=1_000_000_000)]

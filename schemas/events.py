@@ -33,6 +33,7 @@ from schemas.supply_events import (
     SliceOrdered,
     SlicePresent,
 )
+from schemas.terms import Terms
 
 __all__ = ["EVENT_MODELS", "Event", "Numbers", "PartitionStep"]
 
@@ -71,6 +72,7 @@ class Need(Model):
     cpu_milli: Milli = 0
     host_memory_mib: WholeMib = 0
     compute_slices: Count = 0
+    terms: Terms | None = None
 
 
 class RequestReceived(Model):
@@ -290,7 +292,7 @@ class OrderIssued(Model):
     order: Reference
     kind: Literal["clean", "stop", "partition"]
     node: Name
-    lease: Reference | None = None
+    lease: Reference | Literal[""] = ""
     units: tuple[Reference, ...]
     due_us: TimeUs
     request: Reference | None = None

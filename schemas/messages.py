@@ -20,7 +20,8 @@ class Order(Model):
 
     ``prepare`` makes a lease ready and starts its task; ``stop`` ends the task;
     ``clean`` ends what is left of it and proves the units clean; ``partition``
-    changes the layout of the one device in ``units``, step by step. Idempotent by
+    changes the layout of the one device in ``units``, step by step, and has no
+    lease. Idempotent by
     ``order``; a node with another incarnation refuses it.
     """
 
@@ -29,7 +30,7 @@ class Order(Model):
     node: Name
     incarnation: Text
     cell: Name
-    lease: Reference | None = None
+    lease: Reference | Literal[""] = ""
     request: Reference | None = None
     task: Name | None = None
     units: tuple[Reference, ...]

@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, Milli, Model, Name, Reference, Seconds, Text, TimeUs, WholeMib
+from schemas.base import (
+    Count,
+    Milli,
+    Model,
+    Name,
+    Reference,
+    Seconds,
+    Text,
+    TimeUs,
+    Version,
+    WholeMib,
+)
 
 __all__ = [
     "DeviceHealth",
@@ -74,6 +85,7 @@ class DeviceReport(Model):
 
     ``profiles`` is what can be made of it; without them the ledger plans nothing on it.
     ``mig_pending``: a change of its MIG mode takes effect after a reboot (C09).
+    ``nvlink_domain`` names the devices that reach each other over NVLink.
     """
 
     uuid: Reference
@@ -87,15 +99,22 @@ class DeviceReport(Model):
     slices: Annotated[tuple[SliceReport, ...], Field(max_length=16)] = ()
     profiles: Annotated[tuple[ProfileReport, ...], Field(max_length=32)] = ()
     mig_pending: bool = False
+    capability: Version | None = None
+    nvlink_domain: Text | None = None
 
 
 class NodeInventory(NodeFact):
-    """Everything the node has, whole. ``epoch`` counts the agent's starts."""
+    """Everything the node has, whole. ``epoch`` counts the agent's starts.
+
+    ``labels`` say where it is: its rack, its power feed.
+    """
 
     epoch: Count
     pool: Name
     cpu_milli: Milli | None = None
     memory_mib: WholeMib | None = None
+    driver: Text | None = None
+    labels: Annotated[dict[Name, Text], Field(max_length=32)] = Field(default_factory=dict)
     devices: Annotated[tuple[DeviceReport, ...], Field(max_length=256)]
 
 

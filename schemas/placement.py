@@ -41,8 +41,10 @@ class PlacementApply(Policy):
     ``gpuledger pool learn`` makes it of the requests received. ``shapes`` are the
     usual ones. ``holes`` are steps, both numbers ascending; without any a hole is
     worth its size. ``cpu_milli_per_gpu`` and ``memory_mib_per_gpu`` are what requests
-    ask beside a device on average, 0 for nothing. ``loads_milli`` is by model what
-    requests that name their models ask of it, in thousandths of the devices there are.
+    ask beside a device on average, 0 for nothing. ``cpu_load_milli`` is what all ask of
+    CPU when they ask for all devices, in thousandths of the CPU there is, 0 for unknown.
+    ``loads_milli`` is by model what requests that name their models ask of it then, in
+    thousandths of the devices there are.
     """
 
     pool: Name
@@ -50,6 +52,7 @@ class PlacementApply(Policy):
     holes: Annotated[tuple[HolePrice, ...], Field(max_length=1001)]
     cpu_milli_per_gpu: Milli
     memory_mib_per_gpu: WholeMib
+    cpu_load_milli: Milli
     loads_milli: Annotated[dict[Text, Milli], Field(max_length=256)]
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
 from schemas.placement import HolePrice, TypicalShape
-from schemas.requests import LimitSet, Partition, Placement, TaskType
+from schemas.requests import LimitSet, Mode, Partition, Placement, TaskType
 from schemas.templates import RequiredField, TemplateDefaults, TemplateLimits
 
 __all__ = [
@@ -32,6 +32,8 @@ class PoolApplied(Model):
     placement: Placement = "best-fit"
     partition: Partition = "never"
     slices_warning: Count = 4
+    allowed_modes: tuple[Mode, ...] = ()
+    allowed_tenants: tuple[Name, ...] = ()
     author: Name
     reason: Text
 
@@ -45,6 +47,7 @@ class PlacementApplied(Model):
     holes: tuple[HolePrice, ...]
     cpu_milli_per_gpu: Milli
     memory_mib_per_gpu: WholeMib
+    cpu_load_milli: Milli
     loads_milli: dict[Text, Milli]
     author: Name
     reason: Text

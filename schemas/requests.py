@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Count, Milli, Model, Name, Reference, Seconds, Text, WholeMib
+from schemas.base import Count, Milli, Model, Name, Reference, Seconds, Text, Version, WholeMib
 
 __all__ = [
     "Ask",
@@ -19,6 +19,7 @@ __all__ = [
     "LeaseRelease",
     "LimitSet",
     "MigAsk",
+    "Mode",
     "NodeSet",
     "Partition",
     "Placement",
@@ -54,6 +55,12 @@ Labels = Annotated[dict[Name, Text], Field(max_length=32)]
 Models = Annotated[tuple[Text, ...], Field(max_length=32)]
 
 
+#: The failure domain: the node, or what a label names.
+Spread = Annotated[str, Field(pattern=r"^(node|label:[A-Za-z0-9][A-Za-z0-9._-]{0,62})$")]
+
+#: How devices are given to a request.
+Mode = Literal["whole", "mig", "share"]
+
 Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
 
 
@@ -61,12 +68,22 @@ class Where(Model):
     """Constraints that every delivery mode shares; empty means any.
 
     ``labels`` must all be carried by the pool; ``models`` are exact device
-    model names.
+    model names, ``architectures`` likewise; ``capability`` is the least compute
+    capability, ``driver_min`` the least driver. What is not reported does not do.
+    ``spread`` keeps the nodes of a gang, and replicas of one task, in failure domains
+    of their own: nodes, or what a label of the node, else of its pool, names.
+    ``same_nvlink_domain``: the devices on a node are of one domain, and those of a
+    gang too, where a domain spans nodes; nobody is evicted for it.
     """
 
     pool: Name | None = None
     labels: Labels = Field(default_factory=dict)
     models: Models = ()
+    architectures: Models = ()
+    capability: Version | None = None
+    driver_min: Version | None = None
+    spread: Spread | None = None
+    same_nvlink_domain: bool = False
 
 
 class WholeAsk(Where):
@@ -203,7 +220,8 @@ class PoolApply(Policy):
     (`ledger.core.policies`). ``partition`` is what is done for a request that no free
     slice serves: nothing, ``create`` one in a free placement, or also ``relayout`` an
     idle part of a device. More than ``slices_warning`` slices on a device raise an
-    alarm; 0: never.
+    alarm; 0: never. ``allowed_modes`` and ``allowed_tenants`` say which delivery modes
+    it serves and whom, all when empty; who holds something keeps it.
     """
 
     pool: Name
@@ -213,6 +231,8 @@ class PoolApply(Policy):
     placement: Placement = "best-fit"
     partition: Partition = "never"
     slices_warning: Annotated[int, Field(ge=0, le=64)] = 4
+    allowed_modes: Annotated[tuple[Mode, ...], Field(max_length=8)] = ()
+    allowed_tenants: Annotated[tuple[Name, ...], Field(max_length=256)] = ()
 
 
 class QueueApply(Policy):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from schemas.base import Count, Milli, Model, Name, Reference, Text, WholeMib
+from pydantic import Field
+
+from schemas.base import Count, Milli, Model, Name, Reference, Text, Version, WholeMib
 from schemas.observations import Evidence, Health, Incarnation, ProfileReport
 
 __all__ = [
@@ -31,6 +33,8 @@ class NodeRegistered(Model):
     pool: Name
     cpu_milli: Milli | None
     memory_mib: WholeMib | None
+    driver: Text | None = None
+    labels: dict[Name, Text] = Field(default_factory=dict)
 
 
 class NodeChanged(Model):
@@ -58,6 +62,8 @@ class DeviceDiscovered(Model):
     index: Count | None
     profiles: tuple[ProfileReport, ...] = ()
     mig_pending: bool = False
+    capability: Version | None = None
+    nvlink_domain: Text | None = None
 
 
 class DeviceHealthChanged(Model):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import Count, Model, Name, Seconds, Text
-from schemas.requests import Ask, Beside, Policy, TaskType
+from schemas.requests import Ask, Beside, Mode, Policy, TaskType
 
 __all__ = ["RequiredField", "TemplateApply", "TemplateDefaults", "TemplateLimits"]
 
@@ -60,7 +60,7 @@ class TemplateLimits(Model):
     max_gpus: Count | None = None
     max_run_s: RunSeconds | None = None
     max_priority: Priority | None = None
-    modes: Annotated[tuple[Literal["whole", "mig", "share"], ...], Field(max_length=8)] = ()
+    modes: Annotated[tuple[Mode, ...], Field(max_length=8)] = ()
 
 
 class TemplateApply(Policy):

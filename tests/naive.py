@@ -66,7 +66,7 @@ class Naive(Books):
         for event in events:
             if event["type"] == "request.reserved" and event["request"] == by:
                 assert set(rules) == set(event["evicted"])
-                self.evictions.look(by, rules, event["parts"])
+                self.evictions.look(by, rules, event["parts"], self.now_us)
                 return
             if event["type"] == "lease.stopping" and event.get("by") == by:
                 rules[event["lease"]] = event["rule"]
@@ -228,6 +228,8 @@ class Naive(Books):
         if len(kinds) > 1 or not kinds <= self.kinds(asked):
             return True
         assert asked.amounts is not None
+        if {kind[1] for kind in kinds} != {asked.amounts.model}:
+            return True
         milli, mib = asked.amounts.milli, asked.amounts.mib
         mode = asked.ask["mode"]
         if mode == "mig":
@@ -462,6 +464,32 @@ class Naive(Books):
         assert set(self.plans) == {one.id for one in state.requests.values() if one.plan}
         for owner, plan in self.plans.items():
             self._plan_stands(owner, plan)
+        for asked in self.asked.values():
+            if asked.kept:
+                self._waits_for_something(asked)
+
+    def _waits_for_something(self, asked: Asked) -> None:
+        """V1: a kept place is given as soon as it is free, clean, and within the quota."""
+        holder = self.holder(asked)
+        assert asked.amounts is not None
+        clean = all(
+            not self.holders(unit) or asked.ask["mode"] == "share" for unit in asked.kept
+        ) and all(self._fits_now(unit, asked) for unit in asked.kept)
+        beside = all(self.host_fits(node, asked, ended=False) for node in asked.kept.values())
+        within = all(
+            self.tree.fault(holder, one, self.usage(one, leaving=holder)) is None
+            for one in self.tree.resources(holder)
+            if asked.amounts.of(one)
+        )
+        assert not (clean and beside and within), f"V1: {asked.id} waits for nothing"
+
+    def _fits_now(self, unit: str, asked: Asked) -> bool:
+        if asked.ask["mode"] != "share":
+            return True
+        there = self.holders(unit).values()
+        milli = sum(one for one, _ in there) + asked.ask["gpu_milli"]
+        mib = sum(one for _, one in there) + asked.ask.get("memory_mib", 0)
+        return milli <= 1000 and mib <= self.cards[unit].mib
 
     def _plan_stands(self, owner: str, plan: Plan) -> None:
         """V1: nodes are promised only as long as they can keep the promise."""

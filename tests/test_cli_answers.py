@@ -80,3 +80,13 @@ def test_estimates_by_command(lived: Cli) -> None:
         (row["basis"], row["waits"], row["predicted"], row["started"]) for row in rows
     ]
     assert "basis" in lived("estimates").stdout
+
+
+def test_show_prints_nothing_raw(lived: Cli) -> None:
+    """Rows of things are in the units of people: no None, no microseconds, no braces."""
+    for name in ("/team/a#a/1", "b", "GPU-0", "n1", "t", "q"):
+        text = lived("show", name).stdout
+        head = text.partition("what happened")[0]
+        assert head, name
+        for raw in ("None", "_us", "{", "_milli"):
+            assert raw not in head, (name, raw, head)

@@ -356,7 +356,7 @@ def _decided_again(cell: CoreDriver) -> list[bytes]:
 
 TestCoreMachine = CoreMachine.TestCase
 if settings.get_current_profile_name() == "quick":
-    # 100 x 50 steps in less than a minute of one core; the same ones every time in CI.
+    # 150 x 50 steps in less than a minute of one core; the same ones every time in CI.
     TestCoreMachine.settings = settings(
-        max_examples=100, stateful_step_count=50, derandomize="CI" in os.environ
+        max_examples=150, stateful_step_count=50, derandomize="CI" in os.environ
     )

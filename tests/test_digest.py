@@ -37,7 +37,8 @@ def cell() -> CoreDriver:
     cell.feed("template.apply", template | {"author": "lead", "reason": "test"}, source="/team")
     shape = {"count": 1, "gpu_milli": 500, "share_ppm": 1_000_000, "models": ["H100"]}
     workload = {"pool": "main", "shapes": [shape], "holes": [[0, 0], [500, 500]]}
-    averages = {"cpu_milli_per_gpu": 1, "memory_mib_per_gpu": 1, "loads_milli": {"H100": 1}}
+    averages: dict[str, object] = {"cpu_milli_per_gpu": 1, "memory_mib_per_gpu": 1}
+    averages |= {"cpu_load_milli": 1, "loads_milli": {"H100": 1}}
     about = {"author": "lead", "reason": "test"}
     cell.feed("placement.apply", workload | averages | about, source="/team")
     return cell

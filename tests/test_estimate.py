@@ -9,6 +9,7 @@ import pytest
 from ledger.answers.predicted import Predicted
 from ledger.answers.rules import asking_of
 from ledger.core.estimate import estimate
+from ledger.testing import device, mig_slice
 from tests.answers import ask, explain, history, quota, site, there, told
 
 if TYPE_CHECKING:
@@ -113,6 +114,33 @@ def test_shares_end_one_by_one(wanted: dict[str, Any]) -> None:
     assert "queued" == cell.submit("wants", wanted).code
     last = "a" if wanted["mode"] == "share" else "b"
     assert cell.lease(last).due_us == recorded(cell, "wants")[0]
+
+
+def test_slices_come_free_wherever_they_are() -> None:
+    """Two slices of a profile are waited for, on whichever devices they are."""
+    cell = site(1, 1)
+    for at in (2, 3):
+        slices = [mig_slice(f"MIG-{at}", gi=7, start=0)]
+        devices = [device(f"GPU-{at}m", mig_enabled=True, compute_slices=7, slices=slices)]
+        cell.node(f"n{at}", devices)
+    small = {"mode": "mig", "profile": "1g.10gb"}
+    cell.submit("a", small, max_run_s=300)
+    cell.submit("b", small, max_run_s=200)
+    assert "queued" == cell.submit("wants", small | {"count": 2}).code
+    assert cell.lease("a").due_us == recorded(cell, "wants")[0]
+    found = explain(cell, "wants")
+    assert "needs 2 slices, only 0 are free" == found.reason
+    assert {"/team/a#a/1", "/team/a#b/1"} == {one.lease for one in found.holders}
+
+
+def test_what_is_being_cleaned_is_there_at_once() -> None:
+    """A device whose lease is over waits for its proof only: the start is now."""
+    cell = site(1, 1)
+    ask(cell, "first")
+    cell.release(cell.lease("first").id)
+    assert "queued" == ask(cell, "wants")
+    assert cell.state.now_us == recorded(cell, "wants")[0]
+    assert ("GPU-1a: being cleaned",) == explain(cell, "wants").out_of_use
 
 
 def test_a_quota_has_room_when_enough_of_its_leases_have_ended() -> None:

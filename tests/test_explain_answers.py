@@ -72,7 +72,8 @@ def test_c23_enough_may_be_evicted_but_not_for_this() -> None:
             {}, {}, {}, "forbidden", "evicts for nobody",
         ),
         "a replica is kept (C25)": (
-            {"preemption": "any-tenant"}, {"replicas_min": 1}, {}, "nobody", "runs as few replicas as it has to keep",
+            {"preemption": "any-tenant"}, {"replicas_min": 1}, {}, "nobody",
+            "runs as few replicas as it has to keep",
         ),
         "the priority is not lower": (
             {"preemption": "any-tenant"}, {"priority": 9}, {}, "nobody", "priority is not lower",
@@ -346,3 +347,19 @@ def test_nothing_raw_is_printed() -> None:
     assert "and 152 more" in explained(explain(cell, "wants"))
     plain = orjson.loads(orjson.dumps(explain(cell, "wants").plain()))
     assert 160 == len(plain["holders"][0]["units"]), "JSON keeps all"
+
+
+def test_a_refused_request_is_told_what_would_run_now() -> None:
+    """A no on record keeps its reason; what would change it is tried on the state as it is."""
+    cell = site(1, 4)
+    ask(cell, "holds", 2)
+    assert "no_capacity" == ask(cell, "wants", 3, max_wait_s=0)
+    found = explain(cell, "wants")
+    assert "needs 3 on one node, no node has so many free (2 free GPUs in total)" == found.reason
+    assert ["2 instead of 3 devices"] == told(found, "fewer")
+    cell.release(cell.lease("holds").id)
+    cell.answer_all_orders()
+    found = explain(cell, "wants")
+    assert ["again"] == [one.kind for one in found.changes]
+    assert "no_capacity" == found.code
+    assert "granted" == ask(cell, "wants-again", 3, max_wait_s=0)

@@ -50,6 +50,7 @@ def teach(cell: CoreDriver, **more: object) -> str:
         "holes": [],
         "cpu_milli_per_gpu": 0,
         "memory_mib_per_gpu": 0,
+        "cpu_load_milli": 0,
         "loads_milli": {},
     }
     return cell.feed("placement.apply", {**record, **OPERATOR, **more}, source="/operator").code
@@ -195,6 +196,21 @@ def test_least_waste_keeps_room_for_copies_of_the_usual_shapes() -> None:
     cell.node("n2", devices("n2", 1), cpu_milli=40_000)
     teach(cell, shapes=[half(cpu_milli=4_000, share_ppm=0)])
     assert "n2" == place_of(cell, "a", whole(0), beside={"cpu_milli": 1_000})
+
+
+def test_least_waste_minds_the_copies_more_where_cpu_is_short() -> None:
+    """Taking n1 costs 0.085 more in copies, n2 0.425 devices without memory: the choice turns.
+
+    0.085 x 0.4 is less than 0.425 x 0.1, 0.085 x 0.6 is more.
+    """
+    for load, expected in ((1_000, "n1"), (1_001, "n2")):
+        cell = cell_of("least-waste")
+        cell.node("n1", devices("n1", 1), cpu_milli=4_000)
+        cell.node("n2", devices("n2", 1), cpu_milli=8_000, memory_mib=700)
+        shape = half(cpu_milli=4_000, share_ppm=0)
+        teach(cell, shapes=[shape], memory_mib_per_gpu=1_000, cpu_load_milli=load)
+        beside = {"cpu_milli": 1_000, "memory_mib": 319}
+        assert expected == place_of(cell, "a", whole(0), beside=beside)
 
 
 @pytest.mark.parametrize("policy", SCORED)

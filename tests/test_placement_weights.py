@@ -117,9 +117,9 @@ def test_many_sizes_are_rounded_up() -> None:
 # -- what is learned -----------------------------------------------------------------------
 
 
-def learned(*asked: tuple[Need, int], **devices: int) -> PlacementApply:
+def learned(*asked: tuple[Need, int], cpu_milli: int = 0, **devices: int) -> PlacementApply:
     """Return the record for the pool ``main``."""
-    return learn("main", asked, devices or {"H100": 8}, **OPERATOR)
+    return learn("main", asked, devices or {"H100": 8}, cpu_milli, **OPERATOR)
 
 
 def test_shapes_are_the_commonest_that_make_up_95_percent() -> None:
@@ -138,6 +138,12 @@ def test_shapes_are_the_commonest_that_make_up_95_percent() -> None:
     assert ((0, 0), (500, 500), (1000, 1000)) == record.holes
     # 16 of 95.5 GPUs are asked of H100 by name; scaled to all 8 there are.
     assert {"H100": 16 * 1000 * 2 // 191} == record.loads_milli
+
+
+def test_the_load_on_the_cpu_is_of_all_requests() -> None:
+    """Two CPU-only tasks for each device: 8 devices, 24 CPUs asked for, of 16 or unknown."""
+    asked = ((Need("whole", cpu_milli=1_000), 5), (Need("whole", count=0, cpu_milli=1_000), 10))
+    assert [1_500, 0] == [learned(*asked, cpu_milli=cpu).cpu_load_milli for cpu in (16_000, 0)]
 
 
 def test_worth_grows_with_share_and_devices() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ledger.core.decide import decide
+from ledger.core.digest import load_fold, save_fold
 from ledger.core.invariants import check
 from ledger.core.quota import GPU, available, budget_left
 from ledger.testing import CoreDriver, device, mig_slice
@@ -35,7 +37,7 @@ def test_c25_replicas_are_counted_by_the_task_whichever_of_them_says_how_many() 
     """A replica that asks for none itself still counts for one that needs two."""
     cell = _cell(preemption="any-tenant")
     cell.node("n1", [device("GPU-a"), device("GPU-b")])
-    web = {"task": {"id": "web", "type": "online-inference"}, "preemptible": True}
+    web: dict[str, Any] = {"task": {"id": "web", "type": "online-inference"}, "preemptible": True}
     cell.submit("one", **web, replicas_min=2)
     cell.submit("two", **web, replicas_min=0)
 
@@ -120,6 +122,39 @@ def test_slices_of_another_charge_are_not_kept_under_the_first() -> None:
     assert {"GPU-a": 1_000, "GPU-b": 143}[cell.state.slices[unit].device] == lease.charge_milli
 
 
+def test_q6_slices_of_several_nodes_are_cleared_where_fewer_have_to_go() -> None:
+    """What is free on another node is counted, as it is when nobody has to go."""
+    cell = _cell(preemption="any-tenant")
+    for node, first, count in (("n1", 1, 3), ("n2", 5, 1)):
+        slices = [mig_slice(f"M{first + at}", first + at, at) for at in range(count)]
+        uuid = f"GPU-{node}"
+        cell.node(node, [device(uuid, mig_enabled=True, compute_slices=7, slices=slices)])
+    ask = {"mode": "mig", "profile": "1g.10gb"}
+    for name in ("one", "two"):
+        cell.submit(name, ask, preemptible=True)
+
+    cell.submit("high", ask | {"count": 3}, priority=9)
+
+    states = [cell.lease(name).state for name in ("one", "two")]
+    assert ["granted", "stopping"] == sorted(states)
+
+
+def test_s2_slices_are_cleared_in_the_same_order_after_a_load() -> None:
+    """A choice depends on what there is, never on when it came."""
+    cell = _cell(preemption="any-tenant")
+    slices = [mig_slice(f"M{at}", at, at - 1) for at in range(1, 8)]
+    for node in ("n1", "n2"):
+        uuid = f"GPU-{node}"
+        cell.node(node, [device(uuid, mig_enabled=True, compute_slices=7, slices=slices)])
+    ask = {"mode": "mig", "profile": "1g.10gb"}
+    cell.submit("low", ask | {"count": 14}, preemptible=True)
+    loaded = load_fold(save_fold(cell.fold)).ready()
+
+    decision = cell.submit("high", ask | {"count": 2}, priority=9)
+
+    assert decision.events == decide(loaded.cell(cell.name), decision.input).events
+
+
 # -- who may take from whom -----------------------------------------------------------
 
 
@@ -140,6 +175,23 @@ def test_no_more_is_reclaimed_than_is_borrowed() -> None:
 
     assert "queued" == cell.submit("two", {"mode": "whole", "count": 2}, tenant="a").code
     assert "reserved" == cell.submit("one", tenant="a").code
+
+
+def test_a_lease_that_counts_for_nothing_borrowed_is_not_reclaimed() -> None:
+    """Whoever is evicted gives something back of what its quota has of others."""
+    cell = _lenders(preemption="never")
+    h100 = {"resource": "model:H100", "nominal": 0}
+    _quota(cell, "org", 4_000, limits=[h100 | {"nominal": 1_000}])
+    _quota(cell, "a", 2_000, parent="org", limits=[h100 | {"nominal": 1_000}])
+    _quota(cell, "b", 2_000, parent="org", limits=[h100])
+    cell.node("n1", [device("GPU-a"), device("GPU-x", model="A10", memory_mib=24_000)])
+    cell.submit("borrows", {"mode": "whole", "models": ["H100"]}, tenant="b")
+    cell.submit("owns", {"mode": "whole", "models": ["A10"]}, tenant="b")
+
+    ask = {"mode": "whole", "models": ["A10"]}
+    assert "queued" == cell.submit("small", ask, tenant="a").code
+    assert "reserved" == cell.submit("large", tenant="a").code
+    assert "stopping" == cell.lease("borrows").state
 
 
 def test_q5_who_borrows_takes_nothing_from_a_lender_by_priority() -> None:
@@ -238,6 +290,21 @@ def test_a_kept_device_that_is_another_by_now_is_not_given() -> None:
     cell.answer_all_orders()
 
     assert "queued" == _state_of(cell, "high")
+
+
+def test_who_loses_a_kept_place_after_the_longest_wait_is_told_at_once() -> None:
+    """V1: no deadline stands in the past."""
+    cell = _cell(preemption="any-tenant")
+    cell.pool(order_timeout_s=1_000)
+    cell.node("n1", [device("GPU-a")])
+    cell.submit("low", preemptible=True)
+    cell.submit("high", priority=9, max_wait_s=60)
+    cell.tick(cell.now_us + 100 * _S)
+    assert "reserved" == _state_of(cell, "high")
+
+    cell.health("GPU-a", "unhealthy")
+
+    assert cell.key("high") not in cell.state.requests
 
 
 # -- plans ----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from collectors.fleet import (
 from collectors.simulated import Ending, SimulatedNode, Timing, agent_source
 from schemas.catalogue import adapter
 from schemas.messages import Order
+from schemas.observations import ProfileReport
 
 if TYPE_CHECKING:
     from collectors.faults import Fault
@@ -325,3 +326,54 @@ def test_a_gone_device_starts_nothing() -> None:
     assert (gone.type, gone.data["health"]) == ("device.health", "gone")
     assert (ended.type, ended.data["how"]) == ("task.ended", "never-started")
     assert not made.running
+
+
+def _partitioned(profile: str, *starts: int) -> ProfileReport:
+    return ProfileReport(profile=profile, size=2, compute_slices=2, memory_mib=9_000, starts=starts)
+
+
+def _partition_order(name: str, *steps: dict[str, Any]) -> Order:
+    return Order.model_validate(
+        {
+            "order": name,
+            "kind": "partition",
+            "node": NODE,
+            "incarnation": "boot-1",
+            "cell": "dc1",
+            "units": [UUID],
+            "steps": list(steps),
+        },
+        strict=False,
+    )
+
+
+def test_a_partition_order_changes_what_the_inventory_tells() -> None:
+    """What was created is said in the answer and told from then on, until the next boot."""
+    kind = DeviceSpec(
+        UUID, "A30", 24_576, 0, compute_slices=4, profiles=(_partitioned("2g.12gb", 0, 2),)
+    )
+    node = SimulatedNode(NodeSpec(NODE, "main", (kind,)), "dc1", timing=TIMING)
+    node.start(0)
+    (first,) = node.take()
+    assert (True, []) == (
+        first.data["devices"][0]["mig_enabled"],
+        first.data["devices"][0]["slices"],
+    )
+    create = {"do": "create", "profile": "2g.12gb", "start": 2}
+    node.hear(_partition_order("c-o1", create), 0)
+    node.advance(1 * US)
+    (done,) = node.take()
+    (made,) = done.data["slices"]
+    assert ("order.done", 2, "2g.12gb") == (done.type, made["start"], made["profile"])
+    # The same place again cannot be: it says so, and what it has.
+    node.hear(_partition_order("c-o2", create), 1 * US)
+    node.advance(2 * US)
+    failed, inventory = node.take()
+    assert ("order.failed", "insufficient resources") == (failed.type, failed.data["reason"])
+    assert [made] == inventory.data["devices"][0]["slices"]
+    gone = {"do": "destroy", "profile": "2g.12gb", "start": 2, "mig_uuid": made["mig_uuid"]}
+    node.hear(_partition_order("c-o3", gone), 2 * US)
+    node.advance(3 * US)
+    assert ["order.done"] == [said.type for said in node.take()]
+    for said in (first, done, failed, inventory):
+        adapter(said.type, 1).validate_python(said.data, strict=False)

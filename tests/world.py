@@ -6,11 +6,16 @@ The Hypothesis machine (tests/test_core_machine.py) and the seeded simulation
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ledger.core.decide import decide
+from ledger.core.digest import load_fold, save_fold
 from ledger.core.outbox import messages
 from ledger.testing import AGENT, CoreDriver, device, mig_slice
 from tests.naive import Naive
+
+if TYPE_CHECKING:
+    from ledger.core.decide import Decision
 
 __all__ = ["NODES", "QUEUES", "QUOTAS", "SLICES", "TEAMS", "TENANTS", "UUIDS", "World"]
 
@@ -81,17 +86,20 @@ class World:
 
     def feed(self, name: str, plain: dict[str, Any], **more: Any) -> str:
         """Feed an input to the ledger, its decision to the clerk; compare."""
+        self.steps += 1
+        looked = self.steps % self.every == 0
+        before = save_fold(self.cell.fold) if looked else b""
         decision = self.cell.feed(name, plain, **more)
         self.naive.learn(decision)
+        if looked:
+            self.naive.compare(self.cell.state)
+            self._decide_again(before, decision)
         if decision.code != "duplicate":
             for topic, _, _, said in messages(self.cell.state, decision, "events/0@1"):
                 if topic == "replies" and said["final"] and said["request"] == said["input"]:
                     about = said["request"]
                     self.naive.answered[about] = self.naive.answered.get(about, 0) + 1
                     assert self.naive.answered[about] == 1, f"A5: {about} is answered twice"
-        self.steps += 1
-        if self.steps % self.every == 0:
-            self.naive.compare(self.cell.state)
         for event in decision.events:
             if event["type"] == "lease.granted":
                 self.leases.append(event["lease"])
@@ -99,6 +107,13 @@ class World:
                 boot = self.cell.state.nodes[event["node"]].incarnation
                 self.orders.append((event["order"], event["node"], boot))
         return decision.code
+
+    def _decide_again(self, before: bytes, decision: Decision) -> None:
+        """S2: a worker that has just loaded a snapshot decides as one that went all the way."""
+        state = load_fold(before).ready().cell(self.cell.name)
+        again = decide(state, decision.input)
+        assert again.events == decision.events, "S2: decided otherwise after a load"
+        assert again.code == decision.code, "S2: answered otherwise after a load"
 
     def operator(self, name: str, **plain: Any) -> str:
         """Feed what an operator says."""

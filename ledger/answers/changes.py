@@ -19,11 +19,12 @@ from ledger.answers.trials import (
     with_queue,
 )
 from ledger.core.asking import over_quota
+from ledger.core.entitlement import spare_replicas
 from ledger.core.estimate import with_own_quotas
 from ledger.core.placement import shortfall
-from ledger.core.preemption import plan_among, plan_eviction, spare_replicas
+from ledger.core.preemption import plan_among, plan_eviction
 from ledger.core.quota import chain
-from ledger.core.victims import Candidate
+from ledger.core.rooms import Candidate
 from ledger.wording import listed, quantity_text, time_text
 
 if TYPE_CHECKING:

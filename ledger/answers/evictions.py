@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.preemption import candidates_for, plan_eviction, spare_replicas
+from ledger.core.entitlement import candidates_for, spare_replicas
+from ledger.core.preemption import plan_eviction
 from ledger.core.quota import holder_of
 
 if TYPE_CHECKING:

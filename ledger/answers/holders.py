@@ -130,7 +130,7 @@ class _Tree:
         found = self._known.get(holder)
         if found is None:
             same = root_of(self._state, holder) == self._root
-            found = same and borrowing(self._state, holder, self._shared)
+            found = same and bool(borrowing(self._state, holder, self._shared))
             self._known[holder] = found
         return found
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ledger.core.evolve import evolve
 from ledger.core.placement import place
-from ledger.core.state import free_milli, need_from_plain
+from ledger.core.need import need_from_plain
+from ledger.core.state import free_milli
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,8 +28,8 @@ _MOST_NODES = 8
 _RULES = {
     "best-fit": "the fewest free that is enough, then the name that sorts first",
     "first-fit": "the first node by name that has enough",
-    "fgd": "what leaves the least that the pool's usual requests could not use",
-    "least-waste": "what leaves the least over on the node",
+    "fgd": "what fragments the pool least for the requests that are usual there",
+    "least-waste": "what costs least of the room that the usual requests could use",
     "reserved": "the place was kept for it",
 }
 
@@ -162,7 +163,7 @@ def _nodes_with_room(state: State, need: Need) -> int:
 
 def amounts_of(state: State, received: Mapping[str, Any], granted: Mapping[str, Any]) -> Amounts:
     """Return what was asked for, kept and given, from the events and the devices as they are."""
-    need = need_from_plain(dict(received["need"]))
+    need = need_from_plain(dict(received["need"]), received["tenant"])
     units = [unit for part in granted["parts"] for unit in part["units"]]
     asked = {"whole": need.count * need.nodes, "share": 1, "mig": need.count}[need.mode]
     delivered: int | None = sum(_memory_of(state, unit) for unit in units)

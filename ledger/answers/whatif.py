@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from ledger.answers.placed import placed_of
 from ledger.answers.reasons import reason_text
-from ledger.answers.rules import ADVICE, RULES, Asking, Rule, up_to
+from ledger.answers.rules import ADVICE, RULES, Rule, up_to
+from ledger.answers.submission import asking_for
 from ledger.answers.trials import runs
 from ledger.core.decide import decide
-from ledger.core.decide_requests import asker_for, need_of
-from ledger.core.templates import filled
 from ledger.core.turn import Input
 from ledger.explain import Explanation, held_back, why
 from schemas.codes import CODES
 
 if TYPE_CHECKING:
+    from ledger.answers.rules import Asking
     from ledger.core.state import State
     from ledger.core.turn import Answer
     from schemas.requests import RequestSubmit
@@ -37,7 +37,7 @@ def what_if(state: State, asked: RequestSubmit) -> Explanation:
         "requests", "request.submit", 1, _SOURCE, _ID, state.now_us, asked,
         asked.model_dump(mode="json"), "",
     )  # fmt: skip
-    asking = _asking(state, asked)
+    asking = asking_for(state, asked, given.key)
     found = None if asking is None or state.pass_cut else runs(state, asking)
     placed = None
     if asking is not None and found is not None:
@@ -72,14 +72,3 @@ def _refused(state: State, asking: Asking | None, name: str, answer: Answer) -> 
         for rule in told.rules
     )
     return replace(told, status="refused", rules=rules, reason=reason)
-
-
-def _asking(state: State, asked: RequestSubmit) -> Asking | None:
-    """Return the request as one that asks now, if its tenant and queue are known."""
-    whole = filled(state, asked)
-    queue = state.queues.get(whole.queue)
-    if whole.tenant not in state.quotas or queue is None:
-        return None
-    asker = asker_for(state, whole, need_of(whole), f"{_SOURCE}#{_ID}", state.now_us)
-    run_us = queue.max_run_us if whole.max_run_s is None else whole.max_run_s * 1_000_000
-    return Asking(asker, whole.tenant, run_us)

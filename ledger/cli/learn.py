@@ -41,9 +41,14 @@ async def learn_pool(
         devices = Counter(
             one.model for one in state.devices.values() if state.nodes[one.node].pool == pool
         )
+        cpus = [one.cpu_milli for one in state.nodes.values() if one.pool == pool]
+        # One node that did not say leaves the sum unknown.
+        cpu_milli = 0 if None in cpus else sum(filter(None, cpus))
         why = reason or f"learned from {needs.total()} requests"
         try:
-            data = learn(pool, needs.items(), devices, author=author or user_name(), reason=why)
+            data = learn(
+                pool, needs.items(), devices, cpu_milli, author=author or user_name(), reason=why
+            )
         except ValueError as nothing:
             raise No(str(nothing)) from None
         if apply:
@@ -80,10 +85,12 @@ async def _read(session: Session, log: Log, cell: str, pool: str) -> tuple[State
 def _text(plain: dict[str, Any], requests: int) -> str:
     holes = ", ".join(f"{milli}: {price}" for milli, price in plain["holes"])
     loads = ", ".join(f"{model}: {load}" for model, load in plain["loads_milli"].items())
+    cpu_load = plain["cpu_load_milli"]
     beside = f"{plain['cpu_milli_per_gpu']} milli of CPU and {plain['memory_mib_per_gpu']} MiB"
     lines = [
         f"pool {plain['pool']}, from {requests} requests; nothing was written (--apply does)",
         f"  {len(plain['shapes'])} usual shapes; beside a device {beside}",
+        f"  CPU asked for with all devices, in thousandths of it: {cpu_load or 'not known'}",
         f"  worth of a hole, both in thousandths of a device: {holes or 'its size'}",
         f"  asked of models by name, in thousandths of theirs: {loads or 'nothing'}",
     ]

@@ -193,12 +193,19 @@ def _shown(shown: Shown, left_out: int) -> str:
 
 def _row(name: str, value: object) -> str:
     """Return one field of a thing: times and amounts in the units of people, lists shortened."""
+    shown, text = _field(name, value)
+    return f"{shown:<16} {text}"
+
+
+def _field(name: str, value: object) -> tuple[str, str]:
     from ledger.wording import field_text, listed
 
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return f"{name:<16} {listed(value)}"
-    shown, text = field_text(name, value)
-    return f"{shown:<16} {text}"
+    if isinstance(value, list):
+        return name.replace("_", " "), listed([_field("", one)[1] for one in value])
+    if isinstance(value, dict):
+        inner = [_field(key, one) for key, one in value.items() if one not in (None, [], {}, "")]
+        return name.replace("_", " "), listed([" ".join(one) for one in inner])
+    return field_text(name, value)
 
 
 #: How many ids of a kind are named to people; JSON has all.

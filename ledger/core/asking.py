@@ -92,13 +92,9 @@ def _charge_in(state: State, key: ShapeKey, one: ClassKey) -> Charge:
         return Charge(WHOLE_MILLI * units, one[1], "", units, one[2] * units, run_us)
     memory_mib = 0
     if "memory_mib" in state.quotas[key.holder].governed:
-        # Slices of one profile and model have one size; any of them tells it.
-        memory_mib = next(
-            item.memory_mib
-            for item in state.slices.values()
-            if item.profile == need.profile and state.devices[item.device].model == one[1]
-        )
-    return Charge(one[4] * units, one[1], need.profile, units, memory_mib * units, run_us)
+        # Slices of one class have one size, or nearly so; the largest will do for each.
+        memory_mib = max(state.index.slices[one].sizes)[0]
+    return Charge(one[4] * units, one[1], one[3], units, memory_mib * units, run_us)
 
 
 def memory_of(state: State, found: Placement, need: Need) -> int:
@@ -115,5 +111,5 @@ def charge_for(state: State, found: Placement, key: ShapeKey) -> Charge:
     need = key.need
     units = need.count * need.nodes
     memory_mib = memory_of(state, found, need)
-    model = found.of_class[1]
-    return Charge(found.charge_milli, model, need.profile, units, memory_mib, key.run_us or 0)
+    model, profile = found.of_class[1], found.of_class[3] if need.mode == "mig" else ""
+    return Charge(found.charge_milli, model, profile, units, memory_mib, key.run_us or 0)

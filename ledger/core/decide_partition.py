@@ -15,7 +15,7 @@ from ledger.core.asking import charge_for
 from ledger.core.evolve_slices import instances
 from ledger.core.layout import layout_fault
 from ledger.core.makers import FAILED, instance_of
-from ledger.core.mig import DESTROY_MS, Change, Refusal, Step
+from ledger.core.mig import DESTROY_MS, Change, Refusal, Step, occupation_fault
 from ledger.core.partition import plan_layout, plan_partition
 from ledger.core.placement import Placement
 from ledger.core.state import NO_POOL, slice_state
@@ -243,16 +243,13 @@ def drop_impossible(turn: Turn, device: Device, *, gone: str = "") -> None:
 
 
 def _in_place(state: State, order: Order) -> bool:
-    """Say whether something that the order does not destroy is where it is to create."""
-    items = [state.slices[name] for name in state.devices[order.units[0]].slices]
-    return any(
-        other.order != order.id
-        and other.start < item.start + item.size
-        and item.start < other.start + other.size
-        for item in items
-        if item.order == order.id and not item.mig_uuid
-        for other in items
-    )
+    """Say whether what the order is still to create has no place beside what is there."""
+    device = state.devices[order.units[0]]
+    items = [state.slices[name] for name in device.slices]
+    if all(one.order != order.id or one.mig_uuid for one in items):
+        return False
+    there = {instance_of(one) for one in items if slice_state(one) != "destroying"}
+    return device.geometry is None or occupation_fault(device.geometry, there) is not None
 
 
 # -- what an operator orders -----------------------------------------------------------

@@ -44,6 +44,8 @@ def _pool(turn: Turn, given: Input) -> Answer:
         | ({} if asked.placement == "best-fit" else {"placement": asked.placement})
         | ({} if asked.partition == "never" else {"partition": asked.partition})
         | ({} if asked.slices_warning == _FEW else {"slices_warning": asked.slices_warning})
+        | ({"allowed_modes": list(asked.allowed_modes)} if asked.allowed_modes else {})
+        | ({"allowed_tenants": list(asked.allowed_tenants)} if asked.allowed_tenants else {})
     )
     for _, node in sorted(turn.state.nodes.items()):
         if node.pool == asked.pool and node.state == "registering":

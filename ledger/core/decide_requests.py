@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from ledger.core.asking import Asker
 from ledger.core.estimate import expectation
+from ledger.core.need import need_to_plain
 from ledger.core.placement import Placement, charge_of
 from ledger.core.quota import GPU, budget_left, chain, holder_of, most_ever
 from ledger.core.schedule import examine, grant, make_room, reason_to_wait
-from ledger.core.state import WHOLE_MILLI, Need, need_to_plain
+from ledger.core.state import WHOLE_MILLI, Need
 from ledger.core.templates import filled, longest_run_us, refused
 from ledger.core.turn import INTERRUPTIONS
 from ledger.core.waiting import ShapeKey, run_limit
@@ -37,7 +38,8 @@ def need_of(asked: RequestSubmit) -> Need:
         return Need(*common, ask.count, ask.nodes, milli, ask.memory_mib, "", cpu, memory)
     if ask.mode == "share":
         return Need(*common, 1, 1, ask.gpu_milli, ask.memory_mib, "", cpu, memory)
-    return Need(*common, ask.count, 1, WHOLE_MILLI, 0, ask.profile, cpu, memory)
+    least = (ask.memory_mib, ask.profile or "")
+    return Need(*common, ask.count, 1, WHOLE_MILLI, *least, cpu, memory, ask.compute_slices)
 
 
 def _submit(turn: Turn, given: Input) -> Answer:

@@ -7,16 +7,25 @@ before anything it says is believed (C01, C05, A8).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.core.decide_orders import fenced
+from ledger.core.decide_partition import (
+    drop_impossible,
+    present_event,
+    remove_unwanted,
+    warn_many,
+)
 from ledger.core.due import lose_node
 from ledger.core.layout import layout_fault
+from ledger.core.makers import read_geometry
+from ledger.core.terms import FACTS, facts_from_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ledger.core.state import Device, Node
+    from ledger.core.mig import Geometry
+    from ledger.core.state import Device, Node, Slice
     from ledger.core.turn import Answer, Input, Turn
     from schemas.observations import (
         DeviceHealth,
@@ -49,6 +58,8 @@ def _inventory(turn: Turn, given: Input) -> Answer:
                 "cpu_milli": fact.cpu_milli,
                 "memory_mib": fact.memory_mib,
             }
+            | ({"driver": fact.driver} if fact.driver else {})
+            | ({"labels": dict(sorted(fact.labels.items()))} if fact.labels else {})
         )
     node = turn.state.nodes[fact.node]
     if restarted:
@@ -81,7 +92,8 @@ def _differs(node: Node, given: Input) -> bool:
     known = (
         node.incarnation, node.epoch, node.agent, node.pool, node.cpu_milli, node.memory_mib
     )  # fmt: skip
-    return node.state in ("silent", "lost") or known != said
+    where = (node.driver, node.labels) != (fact.driver or "", fact.labels)
+    return node.state in ("silent", "lost") or known != said or where
 
 
 def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) -> bool:
@@ -111,6 +123,8 @@ def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) ->
                 "mig_enabled": report.mig_enabled,
                 "index": report.index,
             }
+            | _partitions(report)
+            | _facts(report)
         )
         device = turn.state.devices[report.uuid]
     if device.health != report.health:
@@ -124,6 +138,8 @@ def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) ->
             }
         )
     _slices(turn, device, report, restarted=restarted or moved)
+    drop_impossible(turn, device)
+    warn_many(turn, device)
     fault = layout_fault(turn.state, device)
     if fault is not None:
         turn.quarantine(device.uuid, fault, {})
@@ -135,20 +151,49 @@ def _device_differs(device: Device, node: Node, report: DeviceReport) -> bool:
         device.node != node.name
         or (device.model, device.memory_mib, device.compute_slices)
         != (report.model, report.memory_mib, report.compute_slices)
-        or (device.mig_enabled, device.architecture, device.index)
-        != (report.mig_enabled, report.architecture, report.index)
+        or (device.mig_enabled, device.architecture, device.index, device.mig_pending)
+        != (report.mig_enabled, report.architecture, report.index, report.mig_pending)
+        or _geometry(report) != device.geometry
+        or facts_from_plain(_facts(report)) != device.facts
     )
+
+
+def _partitions(report: DeviceReport) -> dict[str, Any]:
+    """Return what the report says of MIG beside the slices, nothing where it says nothing."""
+    found: dict[str, Any] = {}
+    if report.profiles:
+        found["profiles"] = [
+            one.model_dump(exclude_defaults=True) | {"starts": sorted(one.starts)}
+            for one in report.profiles
+        ]
+    if report.mig_pending:
+        found["mig_pending"] = True
+    return found
+
+
+def _facts(report: DeviceReport) -> dict[str, Any]:
+    """Return what the report says beside, nothing where it says nothing."""
+    return report.model_dump(mode="json", include=FACTS, exclude_defaults=True)
+
+
+def _geometry(report: DeviceReport) -> Geometry | None:
+    return read_geometry(_partitions(report).get("profiles", ()), report.compute_slices)
 
 
 def _slices(turn: Turn, device: Device, report: DeviceReport, *, restarted: bool) -> None:
     """MIG UUIDs and instance ids come back: a slice is one lifetime.
 
-    A restart of the node ends it, and so does a move of the device.
+    A restart of the node ends it, and so does a move of the device. A slice that was
+    ordered is there as soon as its node reports it; one that was to be destroyed is
+    nobody's as long as its order is open.
     """
     state = turn.state
     wanted = {_place(one): one for one in report.slices}
     for name in list(device.slices):
         item = state.slices[name]
+        if not item.mig_uuid:
+            _ordered(turn, device, item, wanted)
+            continue
         place = (item.mig_uuid, item.profile, item.gi, item.start, item.size)
         if restarted or place not in wanted:
             if item.lease is not None and not item.cleaning:
@@ -160,23 +205,31 @@ def _slices(turn: Turn, device: Device, report: DeviceReport, *, restarted: bool
             else:
                 turn.emit({"type": "slice.gone", "slice": name, "reason": "no longer reported"})
         else:
-            del wanted[place]
+            seen = wanted.pop(place)
+            if item.order is not None and item.order not in state.orders:
+                turn.emit(present_event(name, device.uuid, seen))
     for one in wanted.values():
-        turn.emit(
-            {
-                "type": "slice.present",
-                "slice": turn.new_id("s"),
-                "device": device.uuid,
-                "mig_uuid": one.mig_uuid,
-                "profile": one.profile,
-                "gi": one.gi,
-                "ci": one.ci,
-                "start": one.start,
-                "size": one.size,
-                "compute_slices": one.compute_slices,
-                "memory_mib": one.memory_mib,
-            }
-        )
+        turn.emit(present_event(turn.new_id("s"), device.uuid, one))
+
+
+def _ordered(
+    turn: Turn,
+    device: Device,
+    item: Slice,
+    wanted: dict[tuple[str, str, int, int, int], SliceReport],
+) -> None:
+    """Find the ordered slice among those that are new to the ledger, by its place."""
+    known = {turn.state.slices[name].mig_uuid for name in device.slices}
+    for place, one in wanted.items():
+        if (one.profile, one.start, one.size) != (item.profile, item.start, item.size):
+            continue
+        if one.mig_uuid in known:
+            continue
+        order = turn.state.orders[item.order or ""]
+        del wanted[place]
+        turn.emit(present_event(item.id, device.uuid, one))
+        remove_unwanted(turn, device, order, [item.id])
+        return
 
 
 def _place(one: SliceReport) -> tuple[str, str, int, int, int]:
@@ -196,6 +249,7 @@ def _device_gone(turn: Turn, uuid: str, reason: str) -> None:
             "evidence": {},
         }
     )
+    drop_impossible(turn, device, gone="its device is gone")
     held = [name for name, hold in device.holds.items() if not hold.cleaning]
     held += [
         lease

@@ -15,6 +15,7 @@ import orjson
 
 from ledger.core.fold import Fold, Head
 from ledger.core.makers import load_geometry
+from ledger.core.need import need_from_plain, need_to_plain
 from ledger.core.policies.workload import Workload
 from ledger.core.quota import Charge, Limit, Quota, QuotaAsk
 from ledger.core.state import (
@@ -30,10 +31,9 @@ from ledger.core.state import (
     Request,
     Slice,
     State,
-    need_from_plain,
-    need_to_plain,
 )
 from ledger.core.templates import Template
+from ledger.core.terms import facts_from_plain
 from ledger.core.unindexed import Unindexed
 
 if TYPE_CHECKING:
@@ -116,13 +116,15 @@ def _load_state(plain: dict[str, Any]) -> State:
     for device in state.devices.values():
         if device.geometry is not None:
             device.geometry = load_geometry(device.geometry)  # type: ignore[arg-type]
+        if device.facts is not None:
+            device.facts = facts_from_plain(device.facts)  # type: ignore[arg-type]
         device.holds = {key: Hold(**one) for key, one in device.holds.items()}  # type: ignore[arg-type]
     for lease in state.leases.values():
         lease.parts = {key: Part(**one) for key, one in lease.parts.items()}  # type: ignore[arg-type]
     for quota in state.quotas.values():
         quota.limits = {key: Limit(**one) for key, one in quota.limits.items()}  # type: ignore[arg-type]
     for request in state.requests.values():
-        request.need = need_from_plain(request.need)  # type: ignore[arg-type]
+        request.need = need_from_plain(request.need, request.tenant)  # type: ignore[arg-type]
         if request.charge is not None:
             request.charge = Charge(**request.charge)  # type: ignore[arg-type]
         if request.plan is not None:

@@ -80,9 +80,14 @@ def estimate(state: State, asker: Asker, now_us: int) -> Estimate:
     request = state.requests.get(asker.request)
     if request is not None and request.state == "reserved":
         kept = {unit for units in request.kept.values() for unit in units}
-        orders = [one for one in state.orders.values() if not kept.isdisjoint(one.units)]
+        orders = [
+            one
+            for one in state.orders.values()
+            if one.request == request.id or not kept.isdisjoint(one.units)
+        ]
         latest = max((one.due_us for one in orders), default=now_us)
-        return Estimate(latest, "kept", tuple(dict.fromkeys(one.lease for one in orders)))
+        leases = dict.fromkeys(one.lease for one in orders if one.lease)
+        return Estimate(latest, "kept", tuple(leases))
     if request is not None and request.plan is not None and request.plan.start_us is not None:
         return Estimate(max(now_us, request.plan.start_us), "plan")
     ends: list[End] = []

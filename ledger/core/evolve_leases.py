@@ -60,7 +60,7 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
         {part["node"]: Part(part["node"], part["units"]) for part in event["parts"]},
     )  # fmt: skip
     units = sum(len(part.units) for part in lease.parts.values())
-    request.charge = charge_of_event(request, event, units)
+    request.charge = charge_of_event(state, request, event, units)
     count(state, request, name)
     for part in lease.parts.values():
         _take(state, request, lease, part)

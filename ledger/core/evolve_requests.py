@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.lifecycles import step
+from ledger.core.need import need_from_plain
 from ledger.core.quota import Charge, add, amount, available, holder_of, leave, remove
-from ledger.core.state import Plan, Request, State, need_from_plain
+from ledger.core.state import Plan, Request, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,7 @@ def _request_received(state: State, event: Event, now: int) -> None:
         event["queue"],
         event["task"],
         event["task_type"],
-        need_from_plain(event["need"]),
+        need_from_plain(event["need"], event["tenant"]),
         get("priority", 0),
         get("preemptible", False),
         now,
@@ -117,7 +118,7 @@ def _request_reserved(state: State, event: Event, _now: int) -> None:
     request.state = step("request", request.id, request.state, "reserved")
     request.code = "reserved"
     units = sum(len(part["units"]) for part in event["parts"])
-    request.charge = charge_of_event(request, event, units)
+    request.charge = charge_of_event(state, request, event, units)
     count(state, request, event["request"])
     request.kept = {part["node"]: list(part["units"]) for part in event["parts"]}
     state.index.kept(request, 1)
@@ -165,13 +166,16 @@ def _refresh(state: State, node: str, units: list[str]) -> None:
     state.index.refresh(state, state.nodes[node], here)
 
 
-def charge_of_event(request: Request, event: Event, units: int) -> Charge:
+def charge_of_event(state: State, request: Request, event: Event, units: int) -> Charge:
     """Return what the event's place counts for."""
+    profile = request.need.profile
+    if not profile and request.need.mode == "mig":
+        profile = state.slices[event["parts"][0]["units"][0]].profile
     left = (request.max_run_us or 0) - request.used_us
     return Charge(
         event["charge_milli"],
         event.get("model", ""),
-        request.need.profile,
+        profile,
         units,
         event.get("memory_mib", 0),
         max(0, left),

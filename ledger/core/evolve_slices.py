@@ -61,9 +61,7 @@ def _slice_ordered(state: State, event: Event, _now: int) -> None:
         order=order,
     )
     for other in (state.slices[one] for one in device.slices):
-        apart = (
-            other.start + other.size <= item.start or item.start + item.size <= other.start
-        )
+        apart = other.start + other.size <= item.start or item.start + item.size <= other.start
         if not apart and (other.order != order or not other.mig_uuid):
             raise RuleBroken("A2", f"{name} is ordered where {other.id} is, on {device.uuid}")
     state.slices[name] = item

@@ -23,6 +23,7 @@ from ledger.core.state import (
     slice_state,
 )
 from ledger.core.templates import Template
+from ledger.core.terms import facts_from_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,8 @@ def _pool_applied(state: State, event: Event, _now: int) -> None:
         event.get("placement", "best-fit"),
         event.get("partition", "never"),
         event.get("slices_warning", 4),
+        list(event.get("allowed_modes", ())),
+        list(event.get("allowed_tenants", ())),
     )
     state.index.scores.clear()
     state.index.classes_changed(state)
@@ -66,6 +69,7 @@ def _placement_applied(state: State, event: Event, _now: int) -> None:
         event["holes"],
         event["cpu_milli_per_gpu"],
         event["memory_mib_per_gpu"],
+        event["cpu_load_milli"],
         event["loads_milli"],
     )
     state.index.scores.clear()
@@ -216,7 +220,10 @@ def _node_registered(state: State, event: Event, _now: int) -> None:
         node.memory_mib = event["memory_mib"]
         node.silent_since_us = None
         state.alarms.pop(f"wrong_agent {name}", None)
+    node.driver = event.get("driver") or ""
+    node.labels = event.get("labels", {})
     state.index.refresh_node(state, node)
+    state.index.facts_changed(state)
 
 
 def _node_changed(state: State, event: Event, now: int) -> None:
@@ -276,9 +283,11 @@ def _device_discovered(state: State, event: Event, _now: int) -> None:
         state.alarms.pop(f"duplicate_device {uuid}", None)
     device.geometry = read_geometry(event.get("profiles", ()), device.compute_slices)
     device.mig_pending = event.get("mig_pending", False)
+    device.facts = facts_from_plain(event)
     partition_retried(state, device)
     state.index.refresh(state, node, [uuid])
     state.index.refresh_bare(state, node)
+    state.index.facts_changed(state)
 
 
 def _stepped(device: Device, old: str) -> None:

@@ -26,7 +26,7 @@ from ledger.core.places import (
     slice_class,
     smallest,
 )
-from ledger.core.policies.ranking import Kept
+from ledger.core.policies.ranking import KeptScores
 from ledger.core.quota import holder_of, root_of
 from ledger.core.state import WHOLE_MILLI, free_milli
 from ledger.core.waiting import Waiting, replica_group
@@ -55,7 +55,9 @@ class Index:
         "_matches",
         "beside",
         "cards",
+        "changed",
         "deadlines",
+        "floored",
         "freed",
         "held_back",
         "held_by",
@@ -81,6 +83,8 @@ class Index:
         self.freed: set[ClassKey] = set()
         #: Trees of quotas, by their topmost, in which there is more room since the last pass.
         self.relieved: set[str] = set()
+        #: Quotas of which something has ended since the last pass.
+        self.changed: set[str] = set()
         #: Requests of whose kept place something has changed since the last pass.
         self.ripe: set[str] = set()
         #: Requests whose planned nodes have changed since the last pass.
@@ -96,13 +100,15 @@ class Index:
         #: Quota -> the leases that count against it; and replicas of a task -> their leases.
         self.held_by: dict[str, dict[str, None]] = {}
         self.replicas: dict[tuple[str, str], dict[str, None]] = {}
+        #: Replicas of which some must stay -> how many of their leases say so (C25).
+        self.floored: dict[tuple[str, str], int] = {}
         #: Device, slice or bare node -> the class and the node under which it is kept.
         self._homes: dict[str, tuple[ClassKey, str]] = {}
         self._matches: dict[tuple[object, ...], tuple[ClassKey, ...]] = {}
         #: Devices on which slices could be made.
         self.makers = Makers()
         #: What placement policies keep of a class.
-        self.scores = Kept()
+        self.scores = KeptScores()
 
     def settle(self) -> None:
         """Forget what has been loosened: a pass has looked at it, or the record did."""
@@ -110,6 +116,7 @@ class Index:
             self.freed.clear()
         if self.relieved:
             self.relieved.clear()
+            self.changed.clear()
         if self.loosened_queues:
             self.loosened_queues.clear()
 
@@ -128,7 +135,7 @@ class Index:
 
     def hold_again(self, state: State) -> None:
         """Make what is kept of leases from the state alone."""
-        self.held_by, self.replicas = {}, {}
+        self.held_by, self.replicas, self.floored = {}, {}, {}
         for lease in state.leases.values():
             self.leased(state, state.requests[lease.request], lease.id)
 
@@ -237,7 +244,10 @@ class Index:
         """Keep a lease by its quota, and by the task that it is a replica of."""
         holder = holder_of(state, request.tenant, request.project)
         self.held_by.setdefault(holder, {})[lease] = None
-        self.replicas.setdefault(replica_group(request), {})[lease] = None
+        group = replica_group(request)
+        self.replicas.setdefault(group, {})[lease] = None
+        if request.replicas_min:
+            self.floored[group] = self.floored.get(group, 0) + 1
 
     def unleased(self, state: State, request: Request, lease: str) -> None:
         """Keep it no longer."""
@@ -247,10 +257,16 @@ class Index:
             del leases[lease]
             if not leases:
                 del kept[name]  # type: ignore[arg-type]
+        if request.replicas_min:
+            group = replica_group(request)
+            self.floored[group] -= 1
+            if not self.floored[group]:
+                del self.floored[group]
 
     def relieve(self, state: State, holder: str) -> None:
         """Note that there is more room in the tree of a quota."""
         self.relieved.add(root_of(state, holder))
+        self.changed.add(holder)
 
     def tightened(self, state: State, holder: str) -> None:
         """Note that there is less room in a tree: what cannot be had any more blocks nobody."""
@@ -297,13 +313,8 @@ class Index:
                 and not device.slices
                 and device.kept_for is None
             )
-            if device.kept_for is not None:
-                self.ripe.add(device.kept_for)
             if not able:
-                self._shaken(name)
-            if not usable(node, device):
-                # Whoever waited for it to be clean has to look for another.
-                self.freed.add(key)
+                self._not_to_be_had(node, device, key)
             if able and not device.holds:
                 at = bisect_left(free, uuid)
                 if at == len(free) or free[at] != uuid:
@@ -320,6 +331,15 @@ class Index:
         for key, count in before.items():
             self.cards[key].resize(name, count)
         self.scores.touch(name)
+
+    def _not_to_be_had(self, node: Node, device: Device, key: ClassKey) -> None:
+        """Note whom it concerns that the device is kept, out of use, or in MIG mode."""
+        self._shaken(node.name)
+        if device.kept_for is not None:
+            self.ripe.add(device.kept_for)
+        if not usable(node, device):
+            # Whoever waited for it to be clean has to look for another.
+            self.freed.add(key)
 
     def _refresh_room(self, cards: Cards, key: ClassKey, device: Device, *, able: bool) -> None:
         """Follow the room on a device that shares hold in part."""

@@ -17,6 +17,8 @@ from ledger.core.asking import Asker
 from ledger.core.index import rebuild
 from ledger.core.layout import layout_fault
 from ledger.core.lifecycles import LEASE, NODE, REQUEST
+from ledger.core.partition import plan_partition
+from ledger.core.partition_rules import partition_faults
 from ledger.core.placement import Placement
 from ledger.core.policies.choice import faults
 from ledger.core.quota_tree import nominal_below
@@ -222,6 +224,8 @@ def _orders(state: State) -> Iterator[Violation]:
         if order.kind == "clean":
             if lease is not None:
                 yield Violation("A7", order.id, f"cleans after {lease.id}, which is not over")
+        elif order.kind == "partition":
+            continue
         elif lease is None or lease.parts[order.node].stop_order != order.id:
             yield Violation("A7", order.id, f"stops {order.lease}, which does not wait for it")
 
@@ -312,6 +316,11 @@ def _kept(state: State) -> Iterator[Violation]:
             yield Violation("A1", unit, f"is kept for {kept_for}, which does not name it")
 
 
+def _plans(state: State) -> Iterator[Violation]:
+    """A1, A2, A3, A7: places are promised once, and what is in use is not to go."""
+    return (Violation(*fault) for fault in partition_faults(state))
+
+
 def _clock(state: State) -> Iterator[Violation]:
     """L5: nothing is of the future."""
     for lease in state.leases.values():
@@ -345,7 +354,11 @@ def _plain(index: Index, state: State) -> dict[str, object]:
             )
             for key, cards in index.cards.items()
         },
-        "slices": {key: (slices.free, slices.where) for key, slices in index.slices.items()},
+        "slices": {key: (one.free, one.where, one.members, dict(one.sizes))
+                   for key, one in index.slices.items()},
+        "makers": {kind: [fleet.where for fleet in fleets]
+                   for kind, fleets in index.makers.fleets.items()},
+        "offers": (index.makers.offers, index.makers.pending, index.makers.homes),
         "waiting": {key: (shape.line, shape.classes) for key, shape in waiting.shapes.items()},
         "filed": waiting.filed(),
         "plans": index.plans,
@@ -359,8 +372,13 @@ def _fixpoint(state: State) -> Iterator[Violation]:
         return
     for shape in state.index.waiting.shapes.values():
         asker = Asker(shape.key, *shape.head)
-        if isinstance(examine(state, asker, state.now_us), Placement):
+        found = examine(state, asker, state.now_us)
+        if isinstance(found, Placement):
             yield Violation("V1", asker.request, "waits for what is free")
+        elif found in ("no_capacity", "planned_for_another") and plan_partition(
+            state, asker, state.now_us
+        ):
+            yield Violation("V1", asker.request, "waits for a slice that could be made")
 
 
 _RULES: tuple[Callable[[State], Iterator[Violation]], ...] = (
@@ -375,6 +393,7 @@ _RULES: tuple[Callable[[State], Iterator[Violation]], ...] = (
     _nodes,
     _quotas,
     _kept,
+    _plans,
     _clock,
     _derived,
     _fixpoint,

@@ -230,9 +230,7 @@ def _plannable(state: State, device: Device) -> tuple[set[Instance], set[Instanc
     return standing(state, device)
 
 
-def read_geometry(
-    profiles: Iterable[Mapping[str, Any]], compute_slices: int
-) -> Geometry | None:
+def read_geometry(profiles: Iterable[Mapping[str, Any]], compute_slices: int) -> Geometry | None:
     """Return what a device says can be made of it; None when that cannot be planned with."""
     kinds = tuple(
         Profile(

@@ -200,21 +200,22 @@ def _issued(state: State, event: dict[str, Any], _position: str | None) -> Itera
 
 def _order(state: State, name: str) -> Message:
     order = state.orders[name]
-    return (
-        "orders",
-        order.node,
-        "order",
-        {
-            "order": order.id,
-            "kind": order.kind,
-            "node": order.node,
-            "incarnation": state.nodes[order.node].incarnation,
-            "cell": state.cell,
-            "lease": order.lease,
-            "units": unit_names(state, order.units),
-            "due_us": order.due_us,
-        },
-    )
+    plain: dict[str, Any] = {
+        "order": order.id,
+        "kind": order.kind,
+        "node": order.node,
+        "incarnation": state.nodes[order.node].incarnation,
+        "cell": state.cell,
+        "lease": order.lease,
+        "units": unit_names(state, order.units),
+        "due_us": order.due_us,
+    }
+    if order.kind == "partition":
+        del plain["lease"]
+        plain["steps"] = order.steps
+        if order.request is not None:
+            plain["request"] = order.request
+    return ("orders", order.node, "order", plain)
 
 
 _EVENTS: dict[str, Callable[[State, dict[str, Any], str | None], Iterator[Message]]] = {

@@ -215,6 +215,8 @@ def _asked(need: Need) -> dict[str, int | str | None]:
         asked["profile"] = need.profile
     if need.memory_mib:
         asked["memory_mib"] = need.memory_mib
+    if need.compute_slices:
+        asked["compute_slices"] = need.compute_slices
     return asked
 
 

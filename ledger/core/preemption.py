@@ -15,45 +15,39 @@ An eviction never leaves fewer replicas of a task than its ``replicas_min`` (C25
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ledger.core.asking import charge_for
+from ledger.core.asking import charge_for, over_quota
 from ledger.core.backfill import unpromised_nodes
+from ledger.core.entitlement import all_owed, candidates_for, quota_of, still_borrowed
 from ledger.core.limits import EVICTION_REST_US
-from ledger.core.placement import charge_of
 from ledger.core.quota import (
     GPU,
     add,
-    amount,
-    borrowing,
     chain,
-    entitled,
     holder_of,
     over,
     remove,
     root_of,
 )
-from ledger.core.quota_tree import nominal_below
-from ledger.core.victims import Candidate, choose_place
+from ledger.core.victims import choose_place
 from ledger.core.waiting import replica_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ledger.core.asking import Asker
     from ledger.core.placement import Placement
     from ledger.core.quota import Charge
-    from ledger.core.state import Queue, Request, State
+    from ledger.core.rooms import Candidate
+    from ledger.core.state import Need, State
     from ledger.core.turn import Turn
 
 __all__ = [
     "Eviction",
-    "candidates_for",
     "evict_for",
     "plan_among",
     "plan_eviction",
-    "spare_replicas",
 ]
 
 
@@ -124,7 +118,9 @@ def plan_among(
     state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int
 ) -> Eviction | None:
     """Return the least eviction of these leases that lets the request run, or None."""
-    if _plan(state, asker, {}, now_us) is not None:
+    if not _enough(state, asker, candidates, now_us):
+        return None
+    if state.orders and _plan(state, asker, {}, now_us) is not None:
         # What ends already is enough: it is waited for.
         return None
     plan = _plan(state, asker, candidates, now_us)
@@ -135,7 +131,45 @@ def plan_among(
         assert plan is not None
         rest = {one: candidates[one] for one, _ in plan.victims if one != name}
         plan = _plan(state, asker, rest, now_us) or plan
-    return plan
+    # A place that needs nobody to go is found again when it is free.
+    return plan if plan is not None and plan.victims else None
+
+
+def _enough(state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int) -> bool:
+    """Say quickly whether there could be room if all of them ended; a yes is no promise."""
+    need = asker.key.need
+    if need.mode == "whole" and not _could_place(state, need, candidates):
+        return False
+    short = over_quota(state, asker.key, now_us)
+    if short is None or short.resource != GPU:
+        return True
+    root = root_of(state, asker.key.holder)
+    lacks = short.asked - short.available
+    for name in candidates:
+        if root_of(state, quota_of(state, name)) == root:
+            lacks -= state.leases[name].charge_milli
+            if lacks <= 0:
+                return True
+    return False
+
+
+def _could_place(state: State, need: Need, candidates: dict[str, Candidate]) -> bool:
+    """Count, node by node, what is free, ends already, or is held by the candidates."""
+    gains: Counter[str] = Counter()
+    for order in state.orders.values():
+        gains[order.node] += len(order.units)
+    for name in candidates:
+        for part in state.leases[name].parts.values():
+            gains[part.node] += len(part.units)
+    for key in state.index.matches(state, need):
+        cards = state.index.cards[key]
+        nodes = sum(len(bucket) for bucket in cards.buckets[need.count :])
+        for name, gain in gains.items():
+            free = len(cards.free.get(name, ()))
+            nodes += free < need.count <= free + gain
+        if nodes >= need.nodes:
+            return True
+    return False
 
 
 def _doubtful(state: State, plan: Eviction | None) -> tuple[tuple[str, str], ...]:
@@ -169,112 +203,6 @@ def _plan(
                 break
             able = fewer
     return None
-
-
-# -- who may be evicted -------------------------------------------------------------
-
-
-def candidates_for(state: State, asker: Asker, queue: Queue) -> dict[str, Candidate]:
-    """Return the leases that a rule of the queue lets the request have evicted."""
-    rules = _Rules(state, asker, queue)
-    spared: dict[tuple[str, str], tuple[tuple[str, str] | None, int]] = {}
-    found = {}
-    for name in rules.whose():
-        lease = state.leases[name]
-        if lease.state == "stopping":
-            continue
-        request = state.requests[lease.request]
-        rule = rules.rule_for(request)
-        if rule is None:
-            continue
-        replicas = replica_group(request)
-        if replicas not in spared:
-            spared[replicas] = spare_replicas(state, request)
-        group, spare = spared[replicas]
-        if group is None or spare > 0:
-            order = (rule != "reclaim", request.priority, -lease.granted_us, lease.id)
-            owed = rules.owed(rule, request)
-            found[name] = Candidate(name, rule, order, group, spare, owed)
-    return found
-
-
-def spare_replicas(state: State, request: Request) -> tuple[tuple[str, str] | None, int]:
-    """Return the replicas that the request is one of, and how many may go; None: it is alone."""
-    group = replica_group(request)
-    leases = [state.leases[name] for name in state.index.replicas.get(group, ())]
-    floor = max(state.requests[one.request].replicas_min for one in leases)
-    if not floor:
-        return None, 0
-    return group, sum(one.state != "stopping" for one in leases) - floor
-
-
-@dataclass(slots=True)
-class _Rules:
-    """What the request is entitled to, worked out once for each quota it meets."""
-
-    state: State
-    asker: Asker
-    queue: Queue
-    borrowers: dict[str, bool | None] = field(default_factory=dict)
-
-    def whose(self) -> Iterator[str]:
-        """Yield the leases of the quotas that a rule of the queue reaches at all."""
-        mine = self.asker.key.holder
-        if self.queue.preemption == "any-tenant":
-            yield from self.state.leases
-            return
-        reclaims = self.queue.reclaim != "never" and self._has_room_of_its_own()
-        for holder, leases in self.state.index.held_by.items():
-            if (reclaims and self._borrows(holder)) or (
-                holder == mine and self.queue.preemption != "never"
-            ):
-                yield from leases
-
-    def _has_room_of_its_own(self) -> bool:
-        """Say whether the least charge is within the quota's own; if not, nothing is owed to it."""
-        quota = self.state.quotas[self.asker.key.holder]
-        if any(other.parent == quota.name for other in self.state.quotas.values()):
-            # What those below it borrow is counted here too: it is looked at lease by lease.
-            return True
-        asked = charge_of(self.state, self.asker.key.need)
-        return quota.used.get(GPU, 0) + asked <= quota.limits[GPU].nominal
-
-    def rule_for(self, request: Request) -> str | None:
-        """Return the rule under which the request's lease may be evicted, or None."""
-        lower = request.priority < -self.asker.rank[0]
-        holder = holder_of(self.state, request.tenant, request.project)
-        reclaims = self.queue.reclaim == "any" or (self.queue.reclaim == "lower-priority" and lower)
-        if reclaims and self._borrows(holder):
-            return "reclaim"
-        same = holder == self.asker.key.holder
-        if lower and request.preemptible and self.queue.preemption != "never":
-            return "priority" if same or self.queue.preemption == "any-tenant" else None
-        return None
-
-    def owed(self, rule: str, request: Request) -> bool:
-        """Say whether only a request within what is nominally its own may have it evicted.
-
-        If one that borrows could take by priority what is nominally another's, the
-        other would reclaim it: the two would evict each other in turn (Q5).
-        """
-        holder = holder_of(self.state, request.tenant, request.project)
-        return rule == "reclaim" or self._borrows(holder) is False
-
-    def _borrows(self, holder: str) -> bool | None:
-        """Say whether the quota has more than what is nominally its own; None: in another tree."""
-        if holder not in self.borrowers:
-            mine = self.asker.key.holder
-            found = None
-            if holder != mine and root_of(self.state, holder) == root_of(self.state, mine):
-                found = borrowing(self.state, holder, _shared(self.state, mine, holder))
-            self.borrowers[holder] = found
-        return self.borrowers[holder]
-
-
-def _shared(state: State, mine: str, other: str) -> frozenset[str]:
-    """Return the quotas that are above both."""
-    above = {quota.name for quota in chain(state, mine)}
-    return frozenset(quota.name for quota in chain(state, other) if quota.name in above)
 
 
 # -- what the quotas say ------------------------------------------------------------
@@ -316,7 +244,7 @@ def _within_quota(
             else:
                 extra.remove(name)
         chosen = [*victims, *extra]
-        if not _entitled(state, asker, charge, chosen, candidates):
+        if not all_owed(state, asker, charge, chosen, candidates):
             return None
     finally:
         trial.undo()
@@ -337,13 +265,13 @@ def _still_borrowing(
     trial = _Trial(state)
     try:
         for at, name in enumerate(reclaimed):
-            holder = _holder(state, name)
-            if not borrowing(state, holder, _shared(state, asker.key.holder, holder)):
+            holder = quota_of(state, name)
+            if not still_borrowed(state, asker.key.holder, name):
                 taken = set(reclaimed[:at])
                 return {
                     one: candidate
                     for one, candidate in candidates.items()
-                    if candidate.rule != "reclaim" or one in taken or _holder(state, one) != holder
+                    if candidate.rule != "reclaim" or one in taken or quota_of(state, one) != holder
                 }
             trial.take(name)
     finally:
@@ -351,56 +279,15 @@ def _still_borrowing(
     return None
 
 
-def _holder(state: State, lease: str) -> str:
-    request = state.requests[state.leases[lease].request]
-    return holder_of(state, request.tenant, request.project)
-
-
 def _helps(state: State, asker: Asker, one: Candidate, trial: _Trial) -> bool:
     """A lease of the same tree gives its quota back to it; and borrowing ends when it is over."""
-    holder = _holder(state, one.lease)
+    holder = quota_of(state, one.lease)
     if root_of(state, holder) != root_of(state, asker.key.holder):
         return False
     spare = one.spare - trial.taken_of(one.group)
     if one.group is not None and spare <= 0:
         return False
-    return one.rule != "reclaim" or borrowing(
-        state, holder, _shared(state, asker.key.holder, holder)
-    )
-
-
-def _entitled(
-    state: State,
-    asker: Asker,
-    charge: Charge,
-    chosen: list[str],
-    candidates: dict[str, Candidate],
-) -> bool:
-    """What is reclaimed must be nominally the asker's own, up to what it shares with the victim."""
-    for name in chosen:
-        if candidates[name].owed:
-            shared = _shared(state, asker.key.holder, _holder(state, name))
-            if asker.key.holder in shared:
-                if not _has_by_itself(state, asker.key.holder, charge):
-                    return False
-            elif not entitled(state, asker.key.holder, charge, shared):
-                return False
-    return True
-
-
-def _has_by_itself(state: State, name: str, charge: Charge) -> bool:
-    """Say whether the charge is within what the quota has beside those below it."""
-    quota = state.quotas[name]
-    for resource, limit in quota.limits.items():
-        direct = quota.used.get(resource, 0)
-        for other in state.quotas.values():
-            if other.parent == name:
-                direct -= max(0, other.used.get(resource, 0) - other.kept.get(resource, 0))
-        own = limit.nominal - nominal_below(state, name, resource)
-        asked = amount(resource, charge)
-        if asked and direct + asked > own:
-            return False
-    return True
+    return one.rule != "reclaim" or still_borrowed(state, asker.key.holder, one.lease)
 
 
 class _Trial:

@@ -83,6 +83,10 @@ class Quota:
     budgeted: bool = False
     #: Nothing is above it, and it limits nothing but ``gpu``: most quotas of a small site.
     simple: bool = False
+    #: Others are below it.
+    inner: bool = False
+    #: It, or one below it, keeps something back from lending.
+    keeps_below: bool = False
     capacity: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
@@ -279,19 +283,21 @@ def remove(state: State, name: str, charge: Charge) -> None:
             at = quota.parent
 
 
-def borrowing(state: State, name: str, below: frozenset[str]) -> bool:
-    """Say whether the quota, or one above it and not in ``below``, uses more than its own.
+def borrowing(state: State, name: str, below: frozenset[str]) -> frozenset[str]:
+    """Return the resources of which the quota, or one above it, uses more than its own.
 
     ``below`` holds the names at which to stop: what the lender shares with the
-    borrower is not borrowed between the two.
+    borrower is not borrowed between the two. Only resources for which the quota's
+    leases count: whoever is evicted must give something of them back.
     """
+    found = set()
     for quota in chain(state, name):
         if quota.name in below:
-            return False
+            break
         for resource, capacity in quota.capacity.items():
             if quota.used.get(resource, 0) > capacity:
-                return True
-    return False
+                found.add(resource)
+    return frozenset(found.intersection(state.quotas[name].governed)) if found else frozenset()
 
 
 def entitled(state: State, name: str, charge: Charge, below: frozenset[str]) -> bool:

@@ -41,6 +41,7 @@ def _govern(
 ) -> None:
     quota.governed = [*dict.fromkeys((*above, *quota.limits))]
     quota.budgeted = budgeted or quota.period_us is not None
+    quota.inner = quota.name in children
     quota.simple = quota.parent is None and quota.governed == [GPU] and not quota.budgeted
     for child in children.get(quota.name, []):
         _govern(children, child, tuple(quota.governed), budgeted=quota.budgeted)
@@ -63,6 +64,7 @@ def _capacities(children: dict[str | None, list[Quota]], quota: Quota) -> None:
         limit = quota.limits.get(resource)
         if limit is not None and limit.lending is not None and quota.parent is not None:
             quota.kept[resource] = max(0, capacity - limit.lending)
+    quota.keeps_below = bool(quota.kept) or any(one.keeps_below for one in own)
 
 
 def _total_below(children: dict[str | None, list[Quota]], quota: Quota, resource: str) -> int:

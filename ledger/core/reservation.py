@@ -15,8 +15,8 @@ from ledger.core.index import usable
 from ledger.core.placement import Placement, host_fits
 from ledger.core.places import slice_class
 from ledger.core.quota import add, holder_of, over, remove
+from ledger.core.rooms import ending
 from ledger.core.state import WHOLE_MILLI, free_memory, free_milli
-from ledger.core.victims import ending
 from ledger.core.waiting import shape_key
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def settle_reserved(turn: Turn, request: Request) -> Placement | None:
         for unit in units:
             fault, free = _look(state, request, node, unit)
             if fault is not None:
-                turn.emit({"type": "request.unreserved", "request": request.id, "reason": fault})
+                _let_go(turn, request, fault)
                 return None
             waits = waits or not free
     found = _place(state, request)
@@ -45,9 +45,16 @@ def settle_reserved(turn: Turn, request: Request) -> Placement | None:
         if waits:
             state.index.held_back.add(request.id)
     if fault is not None:
-        turn.emit({"type": "request.unreserved", "request": request.id, "reason": fault})
+        _let_go(turn, request, fault)
         return None
     return None if waits else found
+
+
+def _let_go(turn: Turn, request: Request, reason: str) -> None:
+    """Let the request wait again; one that has waited for its longest by now is over."""
+    turn.emit({"type": "request.unreserved", "request": request.id, "reason": reason})
+    if request.wait_due_us is not None and request.wait_due_us <= turn.now_us:
+        turn.emit({"type": "request.ended", "request": request.id, "how": "expired"})
 
 
 def _look(state: State, request: Request, node: Node, unit: str) -> tuple[str | None, bool]:

@@ -21,9 +21,10 @@ from ledger.core.placement import Placement, Shortfall, charge_of, place, shortf
 from ledger.core.preemption import evict_for
 from ledger.core.quota import GPU, available, most_ever
 from ledger.core.reservation import settle_reserved
+from ledger.core.turns import look_at
 
 if TYPE_CHECKING:
-    from ledger.core.state import Request, State
+    from ledger.core.state import Need, Request, State
     from ledger.core.turn import Turn
     from ledger.core.waiting import ShapeKey
 
@@ -154,41 +155,59 @@ def run_pass(turn: Turn) -> None:
     drop_broken(turn)
     while index.ripe or index.freed or index.relieved or index.loosened_queues:
         given += _settle_ripe(turn)
-        shapes = index.waiting.touched(index.freed, index.relieved, index.loosened_queues)
-        index.settle()
-        heads = [
-            (turn_order(state, one.key, one.head[0], turn.now_us), one.head[1], at)
-            for at, one in enumerate(shapes)
-        ]
-        heapify(heads)
-        while heads:
-            order, name, at = heappop(heads)
-            shape = shapes[at]
-            now_order = turn_order(state, shape.key, shape.head[0], turn.now_us)
-            if order < now_order:
-                # Somebody of its quota was served in this pass: others come first now.
-                heappush(heads, (now_order, name, at))
-                continue
-            asker = Asker(shape.key, shape.head[0], name)
-            found = examine(state, asker, turn.now_us)
-            if isinstance(found, str):
-                if not make_room(turn, asker, found):
-                    continue
-                given += sum(len(units) for units in state.requests[name].kept.values())
-            else:
-                grant(turn, state.requests[name], found)
-                given += LEASE_WEIGHT + sum(len(units) for _, units in found.parts)
-            if given > MAX_GIVEN:
-                if not state.pass_cut:
-                    turn.emit({"type": "pass.cut"})
-                return
-            if shape.line:
-                heappush(
-                    heads,
-                    (turn_order(state, shape.key, shape.head[0], turn.now_us), shape.head[1], at),
-                )
+        given += _serve_line(turn, MAX_GIVEN - given)
+        if given > MAX_GIVEN:
+            if not state.pass_cut:
+                turn.emit({"type": "pass.cut"})
+            return
     if state.pass_cut:
         turn.emit({"type": "pass.done"})
+
+
+def _serve_line(turn: Turn, most: int) -> int:
+    """Serve those for whom something was loosened, in order of turn; return how much was given."""
+    state, now_us = turn.state, turn.now_us
+    shapes, may_make_room = look_at(state)
+    state.index.settle()
+    #: Nothing becomes free in a pass: where one found no place, who needs the same finds none.
+    placeless: set[Need] = set()
+    heads = [
+        (turn_order(state, one.key, one.head[0], now_us), one.head[1], at)
+        for at, one in enumerate(shapes)
+    ]
+    heapify(heads)
+    given = 0
+    while heads and given <= most:
+        order, name, at = heappop(heads)
+        shape = shapes[at]
+        may = shape.key in may_make_room
+        if not may and shape.key.need in placeless:
+            continue
+        now_order = turn_order(state, shape.key, shape.head[0], now_us)
+        if order < now_order:
+            # Somebody of its quota was served in this pass: others come first now.
+            heappush(heads, (now_order, name, at))
+            continue
+        weight = _serve(turn, Asker(shape.key, shape.head[0], name), placeless, may=may)
+        given += weight
+        if weight and shape.line:
+            head = (turn_order(state, shape.key, shape.head[0], now_us), shape.head[1], at)
+            heappush(heads, head)
+    return given
+
+
+def _serve(turn: Turn, asker: Asker, placeless: set[Need], *, may: bool) -> int:
+    """Grant the request a place, or make room for it if it may; return the weight of that."""
+    request = turn.state.requests[asker.request]
+    found = examine(turn.state, asker, turn.now_us)
+    if isinstance(found, str):
+        if found == "no_capacity":
+            placeless.add(asker.key.need)
+        if (may or asker.key.need.mode == "mig") and make_room(turn, asker, found):
+            return LEASE_WEIGHT + sum(len(units) for units in request.kept.values())
+        return 0
+    grant(turn, request, found)
+    return LEASE_WEIGHT + sum(len(units) for _, units in found.parts)
 
 
 def _settle_ripe(turn: Turn) -> int:

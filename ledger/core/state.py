@@ -7,7 +7,7 @@ no part of the digest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ledger.core.policies.workload import Workload
     from ledger.core.quota import Charge, Quota, QuotaAsk
     from ledger.core.templates import Template
+    from ledger.core.terms import Facts, Terms
 
 __all__ = [
     "NO_POOL",
@@ -36,8 +37,6 @@ __all__ = [
     "device_state",
     "free_memory",
     "free_milli",
-    "need_from_plain",
-    "need_to_plain",
     "slice_state",
 ]
 
@@ -58,6 +57,9 @@ class Pool:
     placement: str = "best-fit"
     partition: str = "never"
     slices_warning: int = 4
+    #: Delivery modes and tenants that may use it; all when empty.
+    allowed_modes: list[str] = field(default_factory=list)
+    allowed_tenants: list[str] = field(default_factory=list)
 
 
 #: The patience with a node whose pool nobody has applied.
@@ -107,6 +109,8 @@ class Node:
     memory_used: int = 0
     devices: list[str] = field(default_factory=list)
     past_incarnations: list[str] = field(default_factory=list)
+    driver: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -139,6 +143,7 @@ class Device:
     #: What the device says can be made of it; None: nothing is planned on it.
     geometry: Geometry | None = None
     mig_pending: bool = False
+    facts: Facts | None = None
 
 
 @dataclass(slots=True)
@@ -182,6 +187,9 @@ class Need:
     cpu_milli: int = 0
     host_memory_mib: int = 0
     compute_slices: int = 0
+    #: Who asks: pools may be for some tenants only. No part of the plain form.
+    tenant: str = ""
+    terms: Terms | None = None
 
 
 @dataclass(slots=True)
@@ -356,40 +364,3 @@ def slice_state(item: Slice) -> str:
     if item.lease is None:
         return "present"
     return "cleaning" if item.cleaning else "leased"
-
-
-_NEED_DEFAULTS = tuple(
-    (one.name, one.default) for one in fields(Need) if one.name not in ("mode", "labels")
-)
-
-
-def need_to_plain(need: Need) -> dict[str, Any]:
-    """Return the need as an event carries it: what stands at its default is left out."""
-    plain: dict[str, Any] = {"mode": need.mode}
-    if need.labels:
-        plain["labels"] = dict(need.labels)
-    for name, default in _NEED_DEFAULTS:
-        value = getattr(need, name)
-        if value != default:
-            plain[name] = value
-    return plain
-
-
-def need_from_plain(plain: dict[str, Any]) -> Need:
-    """Return the need that an event carries."""
-    if len(plain) == 1:
-        return Need(plain["mode"])
-    return Need(
-        plain["mode"],
-        plain.get("pool"),
-        tuple(sorted(plain["labels"].items())) if "labels" in plain else (),
-        tuple(plain.get("models", ())),
-        plain.get("count", 1),
-        plain.get("nodes", 1),
-        plain.get("gpu_milli", WHOLE_MILLI),
-        plain.get("memory_mib", 0),
-        plain.get("profile", ""),
-        plain.get("cpu_milli", 0),
-        plain.get("host_memory_mib", 0),
-        plain.get("compute_slices", 0),
-    )

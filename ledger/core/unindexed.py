@@ -22,6 +22,9 @@ class Unindexed(Index):
     def classes_changed(self, state: State) -> None:
         """Follow nothing."""
 
+    def facts_changed(self, state: State) -> None:
+        """Follow nothing."""
+
     def quotas_changed(self, state: State, *, reshaped: bool) -> None:
         """Follow nothing."""
 

@@ -11,43 +11,22 @@ from __future__ import annotations
 from collections import defaultdict
 from heapq import heapify, heappop
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ledger.core.index import usable
-from ledger.core.placement import Placement, host_fits
+from ledger.core.placement import Placement
 from ledger.core.places import slice_class
+from ledger.core.rooms import Room, host_would_fit
 from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ledger.core.places import ClassKey
+    from ledger.core.rooms import Candidate
     from ledger.core.state import Device, Need, Node, State
 
-__all__ = ["Candidate", "choose_place", "ending"]
-
-
-class Candidate(NamedTuple):
-    """A lease that may be evicted: the rule, where it comes in order, and of which replicas.
-
-    ``spare`` is how many of its ``group`` may go. ``owed``: only to a request within
-    what is nominally its own.
-    """
-
-    lease: str
-    rule: str
-    order: tuple[bool, int, int, str]
-    group: tuple[str, str] | None
-    spare: int
-    owed: bool = False
-
-
-class _Room(NamedTuple):
-    """A node (or device) that would do: the leases that must end, and the units it gives."""
-
-    victims: tuple[str, ...]
-    node: str
-    units: tuple[str, ...]
+__all__ = ["choose_place"]
 
 
 def choose_place(
@@ -67,14 +46,14 @@ def choose_place(
     if need.nodes == 1 and need.mode != "mig" and len(candidates) > _MANY:
         room = _one_victim(state, need, key, candidates, nearby)
         if room is not None:
-            place = Placement(((room.node, room.units),), _charge(need, key), key)
+            place = Placement(room.parts, _charge(need, key), key)
             return place, list(room.victims)
     rooms = sorted(
         _FINDERS[need.mode](state, need, key, candidates, nearby),
-        key=lambda room: (len(room.victims), _worst(room.victims, candidates), room.node),
+        key=lambda room: (len(room.victims), _worst(room.victims, candidates), room.parts),
     )
     wanted = need.nodes if need.mode == "whole" else 1
-    chosen: list[_Room] = []
+    chosen: list[Room] = []
     victims: dict[str, None] = {}
     for room in rooms:
         fresh = [name for name in room.victims if name not in victims]
@@ -83,7 +62,7 @@ def choose_place(
         chosen.append(room)
         victims.update(dict.fromkeys(fresh))
         if len(chosen) == wanted:
-            parts = tuple((one.node, one.units) for one in chosen)
+            parts = tuple(part for one in chosen for part in one.parts)
             milli = _charge(need, key)
             return Placement(parts, milli, key), list(victims)
     return None
@@ -128,15 +107,16 @@ def _nearby(
 def _ending_on(state: State) -> set[str]:
     """Return the nodes where something is being cleaned, or is held by a lease that stops.
 
-    A part of a gang that has ended holds its devices until the last one has, without an order.
+    A part of a gang that has ended holds its devices until the last one has, without an
+    order of its own; and a device may have been moved since.
     """
-    found = set()
+    found: set[str | None] = set()
     for order in state.orders.values():
-        found.add(order.node)
         lease = state.leases.get(order.lease)
-        if lease is not None:
-            found.update(lease.parts)
-    return found
+        parts = lease.parts.values() if lease is not None else ()
+        units = [*order.units, *(unit for part in parts for unit in part.units)]
+        found.update(state.whereabouts(unit) for unit in units)
+    return {node for node in found if node is not None}
 
 
 def _one_victim(
@@ -145,7 +125,7 @@ def _one_victim(
     key: ClassKey,
     candidates: Mapping[str, Candidate],
     nearby: list[str],
-) -> _Room | None:
+) -> Room | None:
     """Return a place that needs nobody to go, or that the least candidate alone would make.
 
     Looking at them in order ends at the first, where a look at every node would not.
@@ -231,7 +211,7 @@ def _whole(
     key: ClassKey,
     candidates: Mapping[str, Candidate],
     names: Iterable[str],
-) -> Iterable[_Room]:
+) -> Iterable[Room]:
     for node in _usable_nodes(state, key, names):
         free: list[str] = []
         by_lease: dict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -256,8 +236,8 @@ def _whole(
         if len(units) < need.count:
             continue
         needed = _without_needless(victims, units, by_lease, free, need.count)
-        if _host_would_fit(state, node, need, needed[0]):
-            yield _Room(needed[0], node.name, needed[1])
+        if host_would_fit(state, node, need, needed[0]):
+            yield Room(needed[0], ((node.name, needed[1]),))
 
 
 def _without_needless(
@@ -287,14 +267,14 @@ def _share(
     key: ClassKey,
     candidates: Mapping[str, Candidate],
     names: Iterable[str],
-) -> Iterable[_Room]:
+) -> Iterable[Room]:
     for node in _usable_nodes(state, key, names):
         for device in _devices(state, node, key):
             if device.mig_enabled or device.slices:
                 continue
             victims = _make_share(state, device, need, candidates)
-            if victims is not None and _host_would_fit(state, node, need, victims):
-                yield _Room(victims, node.name, (device.uuid,))
+            if victims is not None and host_would_fit(state, node, need, victims):
+                yield Room(victims, ((node.name, (device.uuid,)),))
 
 
 def _make_share(
@@ -333,8 +313,8 @@ def _mig(
     key: ClassKey,
     candidates: Mapping[str, Candidate],
     names: Iterable[str],
-) -> Iterable[_Room]:
-    """Look at each node alone: slices of the profile that are there, and who has them."""
+) -> Iterable[Room]:
+    """Look at each node alone, and at all together: the slices there are, and who has them."""
     looked_at = frozenset(names)
     by_node: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for item in state.slices.values():
@@ -354,38 +334,44 @@ def _mig(
         holder = "" if ending else item.lease or ""
         if not holder or holder in candidates:
             by_node[node.name][holder].append(item.id)
-    for name, held in by_node.items():
-        units = held.pop("", [])[: need.count]
-        victims = []
-        for holder, theirs in sorted(
-            held.items(), key=lambda one: (-len(one[1]), candidates[one[0]].order)
-        ):
-            if len(units) >= need.count:
-                break
-            victims.append(holder)
-            units += theirs[: need.count - len(units)]
-        if len(units) >= need.count and _host_would_fit(state, state.nodes[name], need, victims):
-            yield _Room(tuple(victims), name, tuple(units))
+    together: dict[str, list[str]] = defaultdict(list)
+    for name, held in sorted(by_node.items()):
+        for units in held.values():
+            # The order in which they came is not the one in which a snapshot gives them.
+            units.sort()
+        room = _slices_of(state, held, need, candidates)
+        if room is not None and host_would_fit(state, state.nodes[name], need, room.victims):
+            yield room
+        if host_would_fit(state, state.nodes[name], need, ()):
+            for holder, units in held.items():
+                together[holder] += units
+    room = _slices_of(state, together, need, candidates)
+    if room is not None and len(room.parts) > 1:
+        yield room
+
+
+def _slices_of(
+    state: State,
+    held: Mapping[str, list[str]],
+    need: Need,
+    candidates: Mapping[str, Candidate],
+) -> Room | None:
+    """Choose slices by their holders, nobody's first, then whoever has most of them."""
+    units = held.get("", [])[: need.count]
+    victims = []
+    for holder in sorted(
+        (name for name in held if name), key=lambda one: (-len(held[one]), candidates[one].order)
+    ):
+        if len(units) >= need.count:
+            break
+        victims.append(holder)
+        units += held[holder][: need.count - len(units)]
+    if len(units) < need.count:
+        return None
+    parts: dict[str, list[str]] = {}
+    for unit in units:
+        parts.setdefault(state.devices[state.slices[unit].device].node, []).append(unit)
+    return Room(tuple(victims), tuple((node, tuple(names)) for node, names in parts.items()))
 
 
 _FINDERS = {"whole": _whole, "share": _share, "mig": _mig}
-
-
-def _host_would_fit(state: State, node: Node, need: Need, victims: Iterable[str]) -> bool:
-    """Say whether the node has the CPU and memory beside, once the victims have ended.
-
-    What ends already costs nothing here either.
-    """
-    if not need.cpu_milli and not need.host_memory_mib:
-        return True
-    gone = set(victims)
-    if host_fits(state, node, need, ended=gone):
-        return True
-    if node.cpu_milli is not None and need.cpu_milli > node.cpu_milli:
-        return False
-    return host_fits(state, node, need, ended={*gone, *ending(state)})
-
-
-def ending(state: State) -> list[str]:
-    """Return the leases that were told to stop."""
-    return [name for name, lease in state.leases.items() if lease.state == "stopping"]

@@ -26,6 +26,10 @@ __all__ = ["Rank", "Shape", "ShapeKey", "Waiting", "replica_group", "run_limit",
 Rank = tuple[int, int, int]
 
 
+#: The topmost of a tree of quotas, and a need.
+Family = tuple[str, "Need"]
+
+
 class ShapeKey(NamedTuple):
     """What a request asks, of which quota, in which queue, and for how long (µs) at most."""
 
@@ -76,7 +80,15 @@ class Shape:
 class Waiting:
     """Every queued request, by shape, with the shapes by class, tree of quotas and queue."""
 
-    __slots__ = ("_by_class", "_by_queue", "_by_root", "_keys", "shapes")
+    __slots__ = (
+        "_by_class",
+        "_by_holder",
+        "_by_queue",
+        "_by_root",
+        "_families",
+        "_keys",
+        "shapes",
+    )
 
     def __init__(self) -> None:
         """Start empty."""
@@ -84,6 +96,9 @@ class Waiting:
         self._by_class: dict[ClassKey, dict[ShapeKey, Shape]] = {}
         self._by_root: dict[str, dict[ShapeKey, Shape]] = {}
         self._by_queue: dict[str, dict[ShapeKey, Shape]] = {}
+        self._by_holder: dict[str, dict[ShapeKey, Shape]] = {}
+        #: Shapes of one tree of quotas that need the same.
+        self._families: dict[Family, dict[ShapeKey, Shape]] = {}
         #: Request -> the shape under which it is in line.
         self._keys: dict[str, ShapeKey] = {}
 
@@ -95,6 +110,8 @@ class Waiting:
             shape = self.shapes[key] = Shape(key, classes, root_of(state, key.holder))
             self._by_root.setdefault(shape.root, {})[key] = shape
             self._by_queue.setdefault(key.queue, {})[key] = shape
+            self._by_holder.setdefault(key.holder, {})[key] = shape
+            self._families.setdefault((shape.root, key.need), {})[key] = shape
             self._file(shape)
         insort(shape.line, (request.rank, request.id))
 
@@ -107,6 +124,13 @@ class Waiting:
             del self.shapes[key]
             del self._by_root[shape.root][key]
             del self._by_queue[key.queue][key]
+            for kept, name in (
+                (self._by_holder, key.holder),
+                (self._families, (shape.root, key.need)),
+            ):
+                del kept[name][key]  # type: ignore[index]
+                if not kept[name]:  # type: ignore[index]
+                    del kept[name]  # type: ignore[arg-type]
             self._unfile(shape)
 
     def reclassify(self, matches: Callable[[Need], tuple[ClassKey, ...]]) -> None:
@@ -116,20 +140,18 @@ class Waiting:
             shape.classes = matches(shape.key.need)
             self._file(shape)
 
-    def touched(
-        self, classes: Iterable[ClassKey], roots: Iterable[str], queues: Iterable[str]
-    ) -> list[Shape]:
-        """Return the shapes that need one of these, least head first."""
-        found: dict[ShapeKey, Shape] = {}
-        wanted: tuple[tuple[Mapping[Any, dict[ShapeKey, Shape]], Iterable[object]], ...] = (
-            (self._by_class, classes),
-            (self._by_root, roots),
-            (self._by_queue, queues),
-        )
-        for kept, names in wanted:
-            for name in names:
-                found.update(kept.get(name, {}))
-        return sorted(found.values(), key=lambda shape: shape.line[0])
+    def families(
+        self, classes: Iterable[ClassKey], roots: Iterable[str]
+    ) -> Iterator[tuple[Family, dict[ShapeKey, Shape]]]:
+        """Yield the families of these trees, and those that need one of these classes."""
+        freed, relieved = frozenset(classes), frozenset(roots)
+        for family, shapes in self._families.items():
+            if family[0] in relieved or not freed.isdisjoint(next(iter(shapes.values())).classes):
+                yield family, shapes
+
+    def of_holder(self, holder: str) -> Iterable[Shape]:
+        """Return the shapes that count against this quota."""
+        return self._by_holder.get(holder, {}).values()
 
     def for_classes(self, classes: Iterable[ClassKey]) -> Iterator[Shape]:
         """Yield the shapes that need one of these, each once, in no order."""

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 __all__ = ["Evictions"]
 
 
+#: How long a request that was evicted has nobody evicted (Q5).
+REST_US = 300_000_000
+
+
 class Evictions:
     """Looks at the books as they are before the first victim is told to stop."""
 
@@ -21,12 +25,17 @@ class Evictions:
         self.books = books
         #: (who, whom) since an operator last changed a rule.
         self.done: set[tuple[str, str]] = set()
+        #: Request -> until when it has nobody evicted, because it was evicted itself.
+        self.rests: dict[str, int] = {}
 
-    def look(self, by: str, rules: dict[str, str], parts: list[dict[str, Any]]) -> None:
+    def look(
+        self, by: str, rules: dict[str, str], parts: list[dict[str, Any]], now_us: int
+    ) -> None:
         """Refuse an eviction of ``rules`` (lease -> rule) for a place that it does not justify."""
         books = self.books
         asked = books.asked[by]
         assert rules, "an eviction of nobody"
+        assert now_us >= self.rests.get(by, 0), f"Q5: {by} was evicted a moment ago"
         for lease, rule in rules.items():
             assert lease in books.held, f"{lease} is over"
             assert lease not in books.stopping, f"{lease} is stopped twice"
@@ -34,6 +43,7 @@ class Evictions:
             whom = books.request_of(lease).id
             assert (whom, by) not in self.done, f"Q5: {whom} and {by} evict each other in turn"
             self.done.add((by, whom))
+            self.rests[whom] = now_us + REST_US
         self._replicas(rules)
         self._borrowed(asked, rules)
         for part in parts:
@@ -60,7 +70,7 @@ class Evictions:
                     fits = False
                 for lease, rule in rules.items():
                     other = books.holder(books.request_of(lease))
-                    if much and self._owed(holder, other, rule):
+                    if much and self._owed(holder, other, lease, rule):
                         usage = books.usage(resource, rules)
                         usage[holder] += much
                         stop = self._shared(holder, other)
@@ -69,13 +79,24 @@ class Evictions:
                 return True
         return False
 
-    def _owed(self, mine: str, other: str, rule: str) -> bool:
+    def _owed(self, mine: str, other: str, lease: str, rule: str) -> bool:
         """Say whether only who is within its own may have it: who borrows takes of no lender."""
         tree = self.books.tree
         if mine == other or tree.root(mine) != tree.root(other):
             return False
-        used = {one: self.books.usage(one) for one in tree.resources(other)}
-        return rule == "reclaim" or not tree.borrowed(other, used, self._shared(mine, other))
+        return rule == "reclaim" or not self._borrowed_by(other, lease, self._shared(mine, other))
+
+    def _borrowed_by(
+        self, other: str, lease: str, stop: set[str], without: Collection[str] = ()
+    ) -> int:
+        """Return how much the quota has of others, of what the lease counts for."""
+        amounts = self.books.request_of(lease).amounts
+        used = {
+            one: self.books.usage(one, without)
+            for one in self.books.tree.resources(other)
+            if amounts is not None and amounts.of(one)
+        }
+        return self.books.tree.borrowed(other, used, stop)
 
     def _entitled(self, asked: Asked, lease: str, rule: str) -> None:
         books = self.books
@@ -108,27 +129,12 @@ class Evictions:
                 by_holder.setdefault(books.holder(books.request_of(lease)), []).append(lease)
         for other, leases in by_holder.items():
             stop = self._shared(mine, other)
-            resources = books.tree.resources(other)
             others = [name for name in rules if name not in leases]
-            found = any(
-                books.tree.borrowed(
-                    other,
-                    {
-                        one: books.usage(one, [*others, *(name for name in leases if name != last)])
-                        for one in resources
-                    },
-                    stop,
-                )
-                or books.tree.borrowed(
-                    other,
-                    {
-                        one: books.usage(one, [name for name in leases if name != last])
-                        for one in resources
-                    },
-                    stop,
-                )
-                for last in leases
-            )
+            found = False
+            for last in leases:
+                rest = [name for name in leases if name != last]
+                for gone in (rest, [*others, *rest]):
+                    found = found or bool(self._borrowed_by(other, last, stop, gone))
             assert found, f"Q3: {other} does not borrow what {leases} hold"
 
     def _replicas(self, rules: Collection[str]) -> None:

@@ -110,6 +110,11 @@ def _check(world: World) -> None:
     found = check(world.cell.state)
     assert not found, "; ".join(map(str, found))
     world.naive.compare_room(world.cell.state)
+    state = world.cell.state
+    for due_us, kind, name in state.index.deadlines.standing(state):
+        # Of these the state may say afterwards that they were due before.
+        soon = kind in ("node", "remind", "idle")
+        assert soon or due_us >= state.now_us, f"V1: {kind} {name} was due at {due_us}"
 
 
 def _end(world: World) -> str | None:

@@ -39,8 +39,9 @@ __all__ = ["LeastWaste"]
 _HOLE = 3 * 10**9
 #: A thousandth of a device that a millionth of the workload cannot use: 0.25.
 _FRAGMENT = 250
-#: The logarithm of the copies, by a shape's worth in millionths: 0.4, of 10^-15.
-_COPIES, _COPIES_BELOW = 4, 10**4
+#: The logarithm of the copies, by a shape's worth in millionths, of 10^-15: 0.4, and 0.6
+#: where more CPU is asked for than there is, so that places for the usual shapes run out.
+_COPIES, _COPIES_SHORT, _COPIES_BELOW = 4, 6, 10**4
 #: A free thousandth of a device without CPU beside it: 0.75; without memory: 0.10.
 _NO_CPU, _NO_MEMORY = 750 * 10**6, 100 * 10**6
 #: The square of the free thousandths of a node: 0.045 / 8.
@@ -74,7 +75,8 @@ class LeastWaste:
         self._cpu, self._memory = cpu * _CPU_PERCENT, memory * _MEMORY_PERCENT
         load = workload.loads_milli.get(model, 0) if workload is not None else 0
         self._toll = _TOLL * load
-        self._copies = _Copies(shapes)
+        short = workload is not None and workload.cpu_load_milli > WHOLE_MILLI
+        self._copies = _Copies(shapes, _COPIES_SHORT if short else _COPIES)
 
     def worth(self, spot: Spot) -> int:
         """Return what the workload can make of the spot."""
@@ -122,9 +124,10 @@ class _Copies:
     CPU's limits for its shapes, and these by the CPU.
     """
 
-    __slots__ = ("_by_cpu", "_by_devices", "_groups", "_tables")
+    __slots__ = ("_by_cpu", "_by_devices", "_groups", "_tables", "_weight")
 
-    def __init__(self, shapes: Sequence[Typical]) -> None:
+    def __init__(self, shapes: Sequence[Typical], weight: int) -> None:
+        self._weight = weight
         groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for one in shapes:
             if one.worth_ppm:
@@ -156,7 +159,7 @@ class _Copies:
             table = tables.get(limits)
             if table is None:
                 worths = [worth for _, worth in group]
-                table = tables[limits] = _ByCopies(worths, limits)
+                table = tables[limits] = _ByCopies(worths, limits, self._weight)
             found.append(table)
         return found
 
@@ -183,14 +186,14 @@ def _keep(memory: dict[Any, _Any], key: object, found: _Any) -> _Any:
 class _ByCopies(dict[int, int]):
     """What a group of shapes is worth by the copies that devices allow."""
 
-    def __init__(self, worths: Sequence[int], limits: Sequence[int]) -> None:
+    def __init__(self, worths: Sequence[int], limits: Sequence[int], weight: int) -> None:
         super().__init__()
-        self._worths, self._limits = worths, limits
+        self._worths, self._limits, self._weight = worths, limits, weight
 
     def __missing__(self, copies: int) -> int:
         scale, half = _COPIES_HALF
         total = 0
         for worth, limit in zip(self._worths, self._limits, strict=True):
             total += worth * log_ratio(half + scale * min(copies, limit), half)
-        self[copies] = found = total * _COPIES // _COPIES_BELOW
+        self[copies] = found = total * self._weight // _COPIES_BELOW
         return found

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ledger.core.policies.spot import Ask, Measure
     from ledger.core.state import State
 
-__all__ = ["Changes", "Found", "Kept", "Scores"]
+__all__ = ["Changes", "Found", "KeptScores", "Scores"]
 
 #: How many shapes are kept for a class; the one not used for longest goes first.
 _MOST_SHAPES = 512
@@ -168,7 +168,7 @@ class Scores:
         )
 
 
-class Kept(dict["ClassKey", Scores]):
+class KeptScores(dict["ClassKey", Scores]):
     """What is kept of each class that was placed in under a policy of its pool."""
 
     def touch(self, node: str) -> None:

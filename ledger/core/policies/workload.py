@@ -17,4 +17,5 @@ class Workload:
     holes: list[list[int]]
     cpu_milli_per_gpu: int
     memory_mib_per_gpu: int
+    cpu_load_milli: int
     loads_milli: dict[str, int]

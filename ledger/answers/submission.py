@@ -1,0 +1,49 @@
+"""A submission as one that asks now: of a record, or one that nobody has made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+from pydantic import ValidationError
+
+from ledger.answers.rules import Asking
+from ledger.core.decide_requests import asker_for, need_of
+from ledger.core.templates import filled
+from schemas.requests import RequestSubmit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ledger.core.state import State
+    from ledger.reading import Seen
+
+__all__ = ["asking_for", "submitted"]
+
+
+def asking_for(state: State, asked: RequestSubmit, name: str) -> Asking | None:
+    """Return the request as one that asks now; None when its tenant or queue is unknown."""
+    whole = filled(state, asked)
+    queue = state.queues.get(whole.queue)
+    if whole.tenant not in state.quotas or queue is None:
+        return None
+    asker = asker_for(state, whole, need_of(whole), name, state.now_us)
+    run_us = queue.max_run_us if whole.max_run_s is None else whole.max_run_s * 1_000_000
+    return Asking(asker, whole.tenant, run_us)
+
+
+def submitted(history: Iterable[Seen], request: str) -> RequestSubmit | None:
+    """Return the submission that made the request, from its record."""
+    for seen in history:
+        given = seen.data.get("input", {})
+        if (
+            seen.verdict == "effective"
+            and given.get("type") == "request.submit"
+            and f"{given['source']}#{given['id']}" == request
+        ):
+            try:
+                return RequestSubmit.model_validate_json(orjson.dumps(given["data"]))
+            except ValidationError:
+                # Of a later version than this program: its record tells what there is.
+                return None
+    return None

@@ -1,0 +1,92 @@
+"""What a request asks beside how much: of which devices, how far apart, with what in use.
+
+Most requests state none of it: their `ledger.core.state.Need` has no terms, and nothing
+here is looked at for them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["FACTS", "Facts", "Terms", "facts_from_plain", "terms_from_plain", "to_plain", "version"]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of a need (`schemas.requests.Where` says what they mean).
+
+    ``apart`` is the task, as ``source#task``, of whose replicas no two may be in one
+    failure domain; set where ``spread`` is.
+    """
+
+    architectures: tuple[str, ...] = ()
+    capability: str = ""
+    driver_min: str = ""
+    spread: str = ""
+    apart: str = ""
+    same_nvlink_domain: bool = False
+
+    @property
+    def by_device(self) -> bool:
+        """Say whether devices of one class and node are not alike for it."""
+        return self.same_nvlink_domain
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What it may wait for beside devices and quota (`ledger.core.waiting`)."""
+        return (f"apart {self.apart}",) if self.apart else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a device reports beside its size (`schemas.observations.DeviceReport`)."""
+
+    capability: str = ""
+    nvlink_domain: str = ""
+
+
+_TERMS = {one.name: one.default for one in fields(Terms)}
+_FACTS = {one.name: one.default for one in fields(Facts)}
+#: What a device reports beside its size, by name.
+FACTS = frozenset(_FACTS)
+
+
+def to_plain(item: Terms | Facts) -> dict[str, Any]:
+    """Return terms or facts as an event carries them: what stands at its default is left out."""
+    defaults = _TERMS if isinstance(item, Terms) else _FACTS
+    found = {}
+    for name, default in defaults.items():
+        value = getattr(item, name)
+        if value != default:
+            found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def terms_from_plain(plain: dict[str, Any]) -> Terms:
+    """Return the terms that an event carries."""
+    return Terms(**_frozen(plain))
+
+
+def facts_from_plain(plain: dict[str, Any]) -> Facts | None:
+    """Return the facts that an event carries, None when it carries none."""
+    said = {name: plain[name] for name in _FACTS if plain.get(name)}
+    return Facts(**_frozen(said)) if said else None
+
+
+def _frozen(plain: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+    }
+
+
+def version(text: str) -> tuple[int, ...] | None:
+    """Return the leading numbers of a version, without zeros at the end; None without any."""
+    found = re.match(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,7}", text)
+    if found is None:
+        return None
+    parts = [int(part) for part in found[0].split(".")]
+    while parts and not parts[-1]:
+        parts.pop()
+    return tuple(parts)
