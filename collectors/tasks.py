@@ -34,7 +34,8 @@ class Ending:
 class Timing:
     """How long things take on the node, in microseconds.
 
-    ``step_us`` is for each step of a change of partitions. ``default_run_us`` is the run time of a task whose request did not state one.
+    ``default_run_us`` is the run time of a task whose request did not state one,
+    ``step_us`` is for each step of a change of partitions.
     """
 
     start_us: int = 0

@@ -294,6 +294,11 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "node.registered": _registered,
     "node.changed": _node,
+    "node.unsettled": lambda event: (
+        f"node {event['node']} has more to end than one record takes: the next goes on"
+        f" ({event['reason']})"
+    ),
+    "node.settled": lambda event: f"node {event['node']} has nothing left of what was there before",
     "device.discovered": _discovered,
     "device.health": lambda event: (
         f"device {event['device']} is {event['health']}{_because(event)}"

@@ -75,6 +75,7 @@ _FINAL = (
     ("not_admitted", 145, "the queue takes no requests of the tenant"),
     ("template_requires", 171, "its template wants the request to say this field itself"),
     ("template_forbids", 172, "its template does not let a request go so far"),
+    ("pool_refuses", 147, "the pool is not for the tenant, or not for the delivery mode"),
     ("same_person", 146, "who asked for a quota may not approve it"),
     ("wrong_node", 141, "the record is not from the node concerned"),
     ("wrong_agent", 142, "another agent already speaks for this node"),
@@ -104,6 +105,7 @@ _TRANSIENT = (
     ("no_capacity", 203, "not enough free devices, counted place by place"),
     ("planned_for_another", 206, "what is free is planned for an earlier request"),
     ("no_beside", 204, "devices are free, their nodes' CPU or memory is not"),
+    ("constraints_unmet", 209, "enough is free, but not where what the request asks is met"),
     ("instance_busy", 208, "an instance that the layout has no place for is in use"),
     ("wait_expired", 210, "the longest wait has passed"),
 )

@@ -28,6 +28,8 @@ from schemas.supply_events import (
     DeviceHealthChanged,
     NodeChanged,
     NodeRegistered,
+    NodeSettled,
+    NodeUnsettled,
     Quarantined,
     SliceGone,
     SliceOrdered,
@@ -336,6 +338,8 @@ Event = Annotated[
     | TemplateApplied
     | NodeRegistered
     | NodeChanged
+    | NodeUnsettled
+    | NodeSettled
     | DeviceDiscovered
     | DeviceHealthChanged
     | Quarantined

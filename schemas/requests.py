@@ -72,8 +72,6 @@ class Where(Model):
     capability, ``driver_min`` the least driver. What is not reported does not do.
     ``spread`` keeps the nodes of a gang, and replicas of one task, in failure domains
     of their own: nodes, or what a label of the node, else of its pool, names.
-    ``same_nvlink_domain``: the devices on a node are of one domain, and those of a
-    gang too, where a domain spans nodes; nobody is evicted for it.
     """
 
     pool: Name | None = None
@@ -83,20 +81,22 @@ class Where(Model):
     capability: Version | None = None
     driver_min: Version | None = None
     spread: Spread | None = None
-    same_nvlink_domain: bool = False
 
 
 class WholeAsk(Where):
     """``count`` whole devices on each of ``nodes`` distinct nodes, all or nothing.
 
     ``count`` 0 asks for no device at all (a CPU-only task beside the others).
-    ``memory_mib`` is the least device memory that will do.
+    ``memory_mib`` is the least device memory that will do. ``same_nvlink_domain``:
+    the devices on a node are of one domain, and those of a gang too, where a domain
+    spans nodes; for that nobody is evicted and nothing is planned ahead.
     """
 
     mode: Literal["whole"] = "whole"
     count: Annotated[int, Field(ge=0, le=16)] = 1
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     memory_mib: WholeMib = 0
+    same_nvlink_domain: bool = False
 
 
 class MigAsk(Where):

@@ -15,6 +15,8 @@ __all__ = [
     "DeviceHealthChanged",
     "NodeChanged",
     "NodeRegistered",
+    "NodeSettled",
+    "NodeUnsettled",
     "Quarantined",
     "SliceGone",
     "SliceOrdered",
@@ -46,6 +48,24 @@ class NodeChanged(Model):
     reason: Text
     mode: Literal["online", "draining", "maintenance"] | None = None
     author: Name | None = None
+
+
+class NodeUnsettled(Model):
+    """More is to be ended or cleaned on the node than one record takes: the next goes on.
+
+    Until it is settled nothing is leased there, and nothing ordered.
+    """
+
+    type: Literal["node.unsettled"]
+    node: Name
+    reason: Literal["node-lost", "node-restarted", "unclean"]
+
+
+class NodeSettled(Model):
+    """What was on the node before is ended, and being cleaned where the node is there."""
+
+    type: Literal["node.settled"]
+    node: Name
 
 
 class DeviceDiscovered(Model):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.core.evolve import evolve
-from ledger.core.placement import place
 from ledger.core.need import need_from_plain
+from ledger.core.placement import place
 from ledger.core.state import free_milli
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _nodes_with_room(state: State, need: Need) -> int:
 
 def amounts_of(state: State, received: Mapping[str, Any], granted: Mapping[str, Any]) -> Amounts:
     """Return what was asked for, kept and given, from the events and the devices as they are."""
-    need = need_from_plain(dict(received["need"]), received["tenant"])
+    need = need_from_plain(dict(received["need"]))
     units = [unit for part in granted["parts"] for unit in part["units"]]
     asked = {"whole": need.count * need.nodes, "share": 1, "mig": need.count}[need.mode]
     delivered: int | None = sum(_memory_of(state, unit) for unit in units)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ledger.core.asking import Asker, asker_of, over_quota
 from ledger.core.backfill import allowed_nodes
+from ledger.core.constraints import pool_serves
 from ledger.core.placement import charge_of, place, shortfall
 from ledger.core.quota import GPU, most_ever
 from ledger.core.schedule import reason_to_wait
@@ -43,6 +44,7 @@ RULES = {
     "unknown_queue": "the queue exists",
     "unknown_pool": "the pool asked for exists",
     "not_admitted": "the queue takes requests of the tenant",
+    "pool_refuses": "the pool asked for serves the tenant and the delivery mode",
     "template_requires": "it says itself what its template wants said",
     "template_forbids": "it asks for no more than its template allows",
     "exceeds_queue_limit": "it is no larger than the queue's largest request",
@@ -55,6 +57,7 @@ RULES = {
     "no_such_hardware": "the cell has devices of that kind",
     "no_capacity": "enough of them are free, counted place by place",
     "planned_for_another": "what is free is not planned for an earlier request",
+    "constraints_unmet": "what is free meets what it asks beside how much",
     "no_beside": "their nodes have the CPU and memory asked beside them",
 }
 
@@ -63,6 +66,7 @@ ADVICE = {
     "unknown_template": "name an existing template, or an operator makes it",
     "unknown_queue": "name an existing queue, or an operator makes it: gpuledger queue apply",
     "unknown_pool": "name an existing pool, or an operator makes it: gpuledger pool apply",
+    "pool_refuses": "ask for another pool or mode, or an operator opens it: gpuledger pool apply",
     "not_admitted": "use a queue that admits the tenant, or an operator lets it in",
     "template_requires": "say it in the request",
     "template_forbids": "ask for less, or name another template",
@@ -76,6 +80,7 @@ ADVICE = {
     "no_such_hardware": "a node with such devices joins, or other models are asked for",
     "no_capacity": "a lease on such devices ends and they are proved clean",
     "planned_for_another": "the planned request starts, or this one states a run that ends before",
+    "constraints_unmet": "a lease where they are met ends, or less is asked of the devices",
     "no_beside": "a lease on those nodes ends, or less CPU or memory is asked",
 }
 
@@ -193,12 +198,15 @@ def _supply(state: State, asking: Asking) -> Iterator[_Asked]:
     need = asking.need
     classes = state.index.matches(state, need)
     yield "unknown_pool", need.pool is None or need.pool in state.pools, {"pool": need.pool}
+    serves = need.pool is None or pool_serves(state, need.pool, need)
+    yield "pool_refuses", serves, {"pool": need.pool, "mode": need.mode}
     short = shortfall(state, need)
     yield "no_such_hardware", bool(classes), {"kinds": len(classes)} if classes else short.numbers
     if not classes:
         return
     fits = place(state, need) is not None
     yield "no_capacity", fits or short.code != "no_capacity", short.numbers
+    yield "constraints_unmet", fits or short.code != "constraints_unmet", short.numbers
     yield _planned(state, asking, fits=fits)
     beside: Numbers = {}
     if need.cpu_milli or need.host_memory_mib:

@@ -8,6 +8,7 @@ import orjson
 from pydantic import ValidationError
 
 from ledger.answers.rules import Asking
+from ledger.core.constraints import for_tenant
 from ledger.core.decide_requests import asker_for, need_of
 from ledger.core.templates import filled
 from schemas.requests import RequestSubmit
@@ -27,7 +28,8 @@ def asking_for(state: State, asked: RequestSubmit, name: str) -> Asking | None:
     queue = state.queues.get(whole.queue)
     if whole.tenant not in state.quotas or queue is None:
         return None
-    asker = asker_for(state, whole, need_of(whole), name, state.now_us)
+    need = for_tenant(state, need_of(whole, name.partition("#")[0]), whole.tenant)
+    asker = asker_for(state, whole, need, name, state.now_us)
     run_us = queue.max_run_us if whole.max_run_s is None else whole.max_run_s * 1_000_000
     return Asking(asker, whole.tenant, run_us)
 

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.core.constraints import eligible, narrowed
+from ledger.core.picking import Apart
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -88,7 +91,7 @@ def plan_for(turn: Turn, asker: Asker) -> None:
         # If it has a plan, its queue had another order then.
         drop_plan(turn, request.id)
         return
-    if need.mode != "whole" or not need.count:
+    if need.mode != "whole" or not need.count or (need.terms and need.terms.by_device):
         return
     if _planned_before(state, asker) or plan_stands(state, asker.request):
         return
@@ -141,7 +144,10 @@ def _plan(state: State, asker: Asker, now_us: int) -> tuple[list[str], int | Non
     best: tuple[int, list[str]] | None = None
     for key in state.index.matches(state, need):
         ready = []
+        may = narrowed(state, need, key, None)
         for name in state.index.cards[key].members:
+            if may is not None and not may(name):
+                continue
             owner = state.index.plans.get(name)
             if owner not in (None, asker.request) and state.requests[owner].rank < asker.rank:
                 continue
@@ -151,7 +157,10 @@ def _plan(state: State, asker: Asker, now_us: int) -> tuple[list[str], int | Non
         if len(ready) < need.nodes:
             continue
         ready.sort()
-        chosen = ready[: need.nodes]
+        apart = Apart(state, need)
+        chosen = [one for one in ready if apart.takes((one[2],))][: need.nodes]
+        if len(chosen) < need.nodes:
+            continue
         start_us = chosen[-1][0]
         if best is None or start_us < best[0]:
             best = (start_us, [name for _, _, name in chosen])
@@ -165,7 +174,7 @@ def _best(state: State, node: Node, need: Need, key: ClassKey) -> tuple[int, int
 
     None when it never will as things stand.
     """
-    if node.state != "online" or node.pool != key[0]:
+    if not node.open or node.pool != key[0] or not eligible(state, key, node, need):
         return None
     if node.cpu_milli is not None and need.cpu_milli > node.cpu_milli:
         return None

@@ -20,7 +20,8 @@ __all__ = ["Deadline", "Deadlines", "due_time", "expected_end"]
 
 #: (due µs, kind, id). Kinds: ``node`` lost, ``order`` timed out, ``run`` and
 #: ``wait`` limits, ``remind`` and ``idle`` of leases that are not used,
-#: ``budget`` of a period that ends.
+#: ``budget`` of a period that ends, ``settle`` of a node on which more is to be
+#: ended than one record takes.
 Deadline = tuple[int, str, str]
 
 _SLACK = 1024
@@ -48,6 +49,8 @@ def due_time(state: State, kind: str, name: str) -> int | None:
             return None
         return (quota.spent_period + 1) * quota.period_us
     node = state.nodes[name]
+    if kind == "settle":
+        return node.unsettled_us if node.unsettled is not None else None
     pool = state.pools.get(node.pool, NO_POOL)
     if node.state != "silent" or node.silent_since_us is None:
         return None
@@ -160,6 +163,7 @@ class Deadlines:
             + [("node", name) for name in state.nodes]
             + [("rest", name) for name in state.requests]
             + [("budget", name) for name in state.quotas]
+            + [("settle", name) for name in state.nodes]
         )
         found = [(due_time(state, kind, name), kind, name) for kind, name in named]
         self._heap = [(due, kind, name) for due, kind, name in found if due is not None]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ledger.core.asked_terms import terms_of
 from ledger.core.asking import Asker
+from ledger.core.constraints import for_tenant, pool_serves
 from ledger.core.estimate import expectation
 from ledger.core.need import need_to_plain
 from ledger.core.placement import Placement, charge_of
@@ -27,25 +30,28 @@ __all__ = ["REQUESTS", "asker_for", "lease_past", "need_of"]
 _US = 1_000_000
 
 
-def need_of(asked: RequestSubmit) -> Need:
-    """Return the normalised need of a submission."""
+def need_of(asked: RequestSubmit, source: str = "") -> Need:
+    """Return the normalised need of a submission from a source, of no tenant yet."""
     ask = asked.ask
     labels = tuple(sorted(ask.labels.items()))
-    cpu, memory = asked.beside.cpu_milli, asked.beside.memory_mib
+    host = (asked.beside.cpu_milli, asked.beside.memory_mib)
     common = (ask.mode, ask.pool, labels, ask.models)
     if ask.mode == "whole":
         milli = WHOLE_MILLI
-        return Need(*common, ask.count, ask.nodes, milli, ask.memory_mib, "", cpu, memory)
-    if ask.mode == "share":
-        return Need(*common, 1, 1, ask.gpu_milli, ask.memory_mib, "", cpu, memory)
-    least = (ask.memory_mib, ask.profile or "")
-    return Need(*common, ask.count, 1, WHOLE_MILLI, *least, cpu, memory, ask.compute_slices)
+        need = Need(*common, ask.count, ask.nodes, milli, ask.memory_mib, "", *host)
+    elif ask.mode == "share":
+        need = Need(*common, 1, 1, ask.gpu_milli, ask.memory_mib, "", *host)
+    else:
+        least = (ask.memory_mib, ask.profile or "")
+        need = Need(*common, ask.count, 1, WHOLE_MILLI, *least, *host, ask.compute_slices)
+    terms = terms_of(asked, source)
+    return need if terms is None else replace(need, terms=terms)
 
 
 def _submit(turn: Turn, given: Input) -> Answer:
     state = turn.state
     asked = filled(state, given.data)
-    need = need_of(asked)
+    need = for_tenant(state, need_of(asked, given.source), asked.tenant)
     refusal = _never(state, given.data, asked, need)
     if refusal is not None:
         return _reject(turn, given, refusal)
@@ -105,6 +111,8 @@ def _never(state: State, said: RequestSubmit, asked: RequestSubmit, need: Need) 
         return "unknown_pool", {"pool": need.pool}
     if queue.tenants and asked.tenant not in queue.tenants:
         return "not_admitted", {"tenant": asked.tenant, "queue": queue.name}
+    if need.pool is not None and not pool_serves(state, need.pool, need):
+        return "pool_refuses", {"pool": need.pool, "tenant": asked.tenant, "mode": need.mode}
     charge = charge_of(state, need)
     refusal = refused(state, said, asked, charge)
     if refusal is not None:

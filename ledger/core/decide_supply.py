@@ -16,8 +16,8 @@ from ledger.core.decide_partition import (
     remove_unwanted,
     warn_many,
 )
-from ledger.core.due import lose_node
 from ledger.core.layout import layout_fault
+from ledger.core.losing import clean_what_is_left, lose_node
 from ledger.core.makers import read_geometry
 from ledger.core.terms import FACTS, facts_from_plain
 
@@ -69,7 +69,7 @@ def _inventory(turn: Turn, given: Input) -> Answer:
     for uuid in list(node.devices):
         if uuid not in present and turn.state.devices[uuid].health != "gone":
             _device_gone(turn, uuid, "no longer reported by its node")
-    _clean_what_is_left(turn, node)
+    clean_what_is_left(turn, node)
     return ("observed" if turn.events else "unchanged"), {}
 
 
@@ -104,7 +104,7 @@ def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) ->
         turn.alarm("duplicate_device", report.uuid, {"node": node.name, "other": "a slice's id"})
         return False
     elsewhere = device is not None and device.node != node.name and device.health != "gone"
-    if device is not None and elsewhere and turn.state.nodes[device.node].state == "lost":
+    if device is not None and elsewhere and _given_up(turn.state.nodes[device.node]):
         _device_gone(turn, device.uuid, f"seen on {node.name} after its node was lost")
     if device is not None and device.node != node.name and device.health != "gone":
         turn.alarm("duplicate_device", report.uuid, {"node": device.node, "other": node.name})
@@ -146,6 +146,11 @@ def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) ->
     return True
 
 
+def _given_up(node: Node) -> bool:
+    """Say whether the node is lost and what ran there has been ended."""
+    return node.state == "lost" and node.unsettled is None
+
+
 def _device_differs(device: Device, node: Node, report: DeviceReport) -> bool:
     return (
         device.node != node.name
@@ -173,7 +178,7 @@ def _partitions(report: DeviceReport) -> dict[str, Any]:
 
 def _facts(report: DeviceReport) -> dict[str, Any]:
     """Return what the report says beside, nothing where it says nothing."""
-    return report.model_dump(mode="json", include=FACTS, exclude_defaults=True)
+    return report.model_dump(mode="json", include=set(FACTS), exclude_defaults=True)
 
 
 def _geometry(report: DeviceReport) -> Geometry | None:
@@ -250,6 +255,9 @@ def _device_gone(turn: Turn, uuid: str, reason: str) -> None:
         }
     )
     drop_impossible(turn, device, gone="its device is gone")
+    if state.nodes[device.node].unsettled is not None:
+        # What ran there is being ended already, as much at once as a record takes.
+        return
     held = [name for name, hold in device.holds.items() if not hold.cleaning]
     held += [
         lease
@@ -258,31 +266,6 @@ def _device_gone(turn: Turn, uuid: str, reason: str) -> None:
     ]
     for name in dict.fromkeys(held):
         turn.stop(state.leases[name], "device-gone")
-
-
-def _clean_what_is_left(turn: Turn, node: Node) -> None:
-    """Order the proof for what is held by nothing but a lease that is over."""
-    state = turn.state
-    ordered = {
-        (order.lease, unit)
-        for order in state.orders.values()
-        if order.node == node.name and order.kind == "clean"
-        for unit in order.units
-    }
-    left: dict[str, list[str]] = {}
-    for uuid in node.devices:
-        device = state.devices[uuid]
-        if device.health == "gone":
-            continue
-        for lease, hold in device.holds.items():
-            if hold.cleaning and (lease, uuid) not in ordered:
-                left.setdefault(lease, []).append(uuid)
-        for name in device.slices:
-            item = state.slices[name]
-            if item.lease is not None and item.cleaning and (item.lease, name) not in ordered:
-                left.setdefault(item.lease, []).append(name)
-    for lease, units in sorted(left.items()):
-        turn.clean(lease, units)
 
 
 def _silent(turn: Turn, given: Input) -> Answer:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ledger.core.constraints import for_tenant
 from ledger.core.fold import Fold, Head
 from ledger.core.makers import load_geometry
 from ledger.core.need import need_from_plain, need_to_plain
@@ -124,7 +125,8 @@ def _load_state(plain: dict[str, Any]) -> State:
     for quota in state.quotas.values():
         quota.limits = {key: Limit(**one) for key, one in quota.limits.items()}  # type: ignore[arg-type]
     for request in state.requests.values():
-        request.need = need_from_plain(request.need, request.tenant)  # type: ignore[arg-type]
+        need = need_from_plain(request.need)  # type: ignore[arg-type]
+        request.need = for_tenant(state, need, request.tenant)
         if request.charge is not None:
             request.charge = Charge(**request.charge)  # type: ignore[arg-type]
         if request.plan is not None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.core.deadlines import due_time
-from ledger.core.decide_partition import close_partition, partition_failed
+from ledger.core.decide_partition import partition_failed
 from ledger.core.limits import MAX_DUE
+from ledger.core.losing import lose_node, settle_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ledger.core.turn import Turn
 
-__all__ = ["fire", "lose_node"]
+__all__ = ["fire"]
 
 
 def fire(turn: Turn) -> None:
@@ -76,24 +77,8 @@ def _budget(turn: Turn, name: str, _due_us: int) -> None:
     turn.emit({"type": "quota.renewed", "quota": name})
 
 
-def lose_node(turn: Turn, name: str, reason: str) -> None:
-    """End what ran on a node that is lost or has restarted; a gang ends whole (A10).
-
-    Orders that nobody there will answer are given up: the cleaning is ordered
-    again when the node is back.
-    """
-    state = turn.state
-    for lease in [one for _, one in sorted(state.leases.items()) if name in one.parts]:
-        if lease.parts[name].state != "ended":
-            turn.end_part(lease, name, reason)
-        turn.stop(lease, reason)
-        turn.end_if_over(lease, reason)
-    for order in [one for _, one in sorted(state.orders.items()) if one.node == name]:
-        closing = {"type": "order.superseded", "order": order.id, "reason": reason}
-        if order.kind == "partition":
-            close_partition(turn, order, closing, reason)
-        else:
-            turn.emit(closing)
+def _settle(turn: Turn, name: str, _due_us: int) -> None:
+    settle_node(turn, name)
 
 
 _RULES: dict[str, Callable[[Turn, str, int], None]] = {
@@ -105,4 +90,5 @@ _RULES: dict[str, Callable[[Turn, str, int], None]] = {
     "idle": _idle,
     "budget": _budget,
     "rest": _rest,
+    "settle": _settle,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.constraints import terms_fault
 from ledger.core.evolve_requests import (
     RuleBroken,
     charge_of_event,
@@ -60,6 +61,9 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
         {part["node"]: Part(part["node"], part["units"]) for part in event["parts"]},
     )  # fmt: skip
     units = sum(len(part.units) for part in lease.parts.values())
+    fault = terms_fault(state, request.need, lease.parts.values())
+    if fault is not None:
+        raise RuleBroken("A14", f"lease {name}: {fault}")
     request.charge = charge_of_event(state, request, event, units)
     count(state, request, name)
     for part in lease.parts.values():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.constraints import for_tenant
 from ledger.core.lifecycles import step
 from ledger.core.need import need_from_plain
 from ledger.core.quota import Charge, add, amount, available, holder_of, leave, remove
@@ -53,7 +54,7 @@ def _request_received(state: State, event: Event, now: int) -> None:
         event["queue"],
         event["task"],
         event["task_type"],
-        need_from_plain(event["need"], event["tenant"]),
+        for_tenant(state, need_from_plain(event["need"]), event["tenant"]),
         get("priority", 0),
         get("preemptible", False),
         now,

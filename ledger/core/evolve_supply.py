@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.constraints import for_tenant, pools_limited
 from ledger.core.deadlines import due_time
 from ledger.core.evolve_slices import alarm_changed, partition_retried
 from ledger.core.fair_share import spend
@@ -41,6 +42,7 @@ PAST_INCARNATIONS = 8
 def _pool_applied(state: State, event: Event, _now: int) -> None:
     name = event["pool"]
     before = state.pools.get(name, NO_POOL)
+    limited = pools_limited(state)
     pool = state.pools[name] = Pool(
         name,
         event["labels"],
@@ -53,6 +55,10 @@ def _pool_applied(state: State, event: Event, _now: int) -> None:
         list(event.get("allowed_tenants", ())),
     )
     state.index.scores.clear()
+    if pools_limited(state) != limited:
+        for request in state.requests.values():
+            request.need = for_tenant(state, request.need, request.tenant)
+        state.index.needs_changed(state)
     state.index.classes_changed(state)
     for node in state.nodes.values():
         if node.pool == name and node.state == "silent":
@@ -237,6 +243,19 @@ def _node_changed(state: State, event: Event, now: int) -> None:
     state.index.refresh_node(state, node)
 
 
+def _node_unsettled(state: State, event: Event, now: int) -> None:
+    node = state.nodes[event["node"]]
+    node.unsettled, node.unsettled_us = event["reason"], now
+    state.index.due(state, now, "settle", node.name)
+    state.index.refresh_node(state, node)
+
+
+def _node_settled(state: State, event: Event, _now: int) -> None:
+    node = state.nodes[event["node"]]
+    node.unsettled, node.unsettled_us = None, 0
+    state.index.refresh_node(state, node)
+
+
 def _push_silence(state: State, node: Node) -> None:
     pool = state.pools.get(node.pool, NO_POOL)
     if node.silent_since_us is not None:
@@ -350,6 +369,8 @@ SUPPLY: dict[str, Callable[[State, Event, int], None]] = {
     "template.applied": _template_applied,
     "node.registered": _node_registered,
     "node.changed": _node_changed,
+    "node.unsettled": _node_unsettled,
+    "node.settled": _node_settled,
     "device.discovered": _device_discovered,
     "device.health": _device_health,
     "device.quarantined": _device_quarantined,

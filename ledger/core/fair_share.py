@@ -18,6 +18,9 @@ def spend(state: State, name: str, milli_us: int, granted_us: int) -> None:
         if quota.period_us is None:
             continue
         period = granted_us // quota.period_us
+        if (period + 1) * quota.period_us <= state.now_us:
+            # That period is over: nothing of it counts any more.
+            continue
         if period > quota.spent_period:
             quota.spent_period, quota.spent_milli_us = period, 0
         if period == quota.spent_period:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
+from ledger.core.constraints import class_serves, pool_serves, pools_limited
 from ledger.core.deadlines import Deadlines
 from ledger.core.makers import Makers, offer
 from ledger.core.places import (
@@ -44,15 +45,18 @@ _MOST_MATCHES = 4096
 
 def usable(node: Node, device: Device) -> bool:
     """Say whether anything on the device may be leased now (A6)."""
-    return node.state == "online" and device.health == "healthy" and device.quarantine is None
+    return node.open and device.health == "healthy" and device.quarantine is None
 
 
 class Index:
     """Everything derived. ``freed`` and the like say what a decision has loosened."""
 
     __slots__ = (
+        "_constrained",
         "_homes",
+        "_limited",
         "_matches",
+        "apart",
         "beside",
         "cards",
         "changed",
@@ -105,6 +109,11 @@ class Index:
         #: Device, slice or bare node -> the class and the node under which it is kept.
         self._homes: dict[str, tuple[ClassKey, str]] = {}
         self._matches: dict[tuple[object, ...], tuple[ClassKey, ...]] = {}
+        #: Whether a need with terms was matched; whether a pool is not for all; None: not known.
+        self._constrained = False
+        self._limited: bool | None = None
+        #: Task whose replicas are to be apart -> those of its requests that have a place kept.
+        self.apart: dict[str, dict[str, None]] = {}
         #: Devices on which slices could be made.
         self.makers = Makers()
         #: What placement policies keep of a class.
@@ -133,6 +142,12 @@ class Index:
         self.loosened_queues.add(name)
         self._file_again(state)
 
+    def needs_changed(self, state: State) -> None:
+        """Note that requests ask as another now; `classes_changed` comes next."""
+        self._limited = None
+        self._matches.clear()
+        self._file_again(state)
+
     def hold_again(self, state: State) -> None:
         """Make what is kept of leases from the state alone."""
         self.held_by, self.replicas, self.floored = {}, {}, {}
@@ -157,10 +172,21 @@ class Index:
     def classes_changed(self, state: State) -> None:
         """Forget which classes a need matches: one came or went, or a pool's labels changed."""
         self._matches.clear()
+        self._constrained, self._limited = False, None
         self.waiting.reclassify(lambda need: self.matches(state, need))
         self.freed.update(self.cards)
         self.freed.update(self.slices)
         self.shaken.update(self.plans.values())
+
+    def facts_changed(self, state: State) -> None:
+        """Note that a node or a device may have or lack now what terms ask for."""
+        if self._constrained:
+            self.classes_changed(state)
+
+    def loosen(self, tag: str) -> None:
+        """Let those be looked at again who wait for something beside devices and quota."""
+        for shape in self.waiting.tagged(tag):
+            self.freed.update(shape.classes)
 
     def matches(self, state: State, need: Need) -> tuple[ClassKey, ...]:
         """Return the classes that could serve the need, least memory first."""
@@ -168,8 +194,11 @@ class Index:
         memory = 0 if wanted else need.memory_mib
         bare = need.count == 0
         any_mig = not wanted and need.mode == "mig"
+        if self._limited is None:
+            self._limited = pools_limited(state)
+        limits = (need.mode, need.tenant) if self._limited else None
         key = (need.pool, need.labels, need.models, memory, wanted, bare, any_mig,
-               need.compute_slices)  # fmt: skip
+               need.compute_slices, need.terms, limits)  # fmt: skip
         found = self._matches.get(key)
         if found is None:
             kept: Iterable[ClassKey] = self.slices if wanted else self.cards
@@ -185,10 +214,13 @@ class Index:
                         and (need.pool is None or one[0] == need.pool)
                         and (not need.models or one[1] in need.models)
                         and labelled(state, one[0], need)
+                        and (limits is None or pool_serves(state, one[0], need))
+                        and (need.terms is None or class_serves(state, one, need))
                     ),
                     key=lambda one: (one[2], one[0], one[1], one[4]),
                 )
             )
+            self._constrained = self._constrained or need.terms is not None
             if len(self._matches) >= _MOST_MATCHES:
                 self._matches.clear()
             self._matches[key] = found
@@ -226,6 +258,8 @@ class Index:
     def kept(self, request: Request, sign: int) -> None:
         """Keep what the request needs beside its devices (+1), or let it go (-1)."""
         need = request.need
+        if need.terms is not None and need.terms.apart:
+            self._kept_apart(need.terms.apart, request.id, sign)
         if need.cpu_milli or need.host_memory_mib:
             for node in request.kept:
                 cpu, memory = self.beside.pop(node, (0, 0))
@@ -234,6 +268,16 @@ class Index:
                 if cpu or memory:
                     self.beside[node] = (cpu, memory)
                 self.scores.touch(node)
+
+    def _kept_apart(self, task: str, request: str, sign: int) -> None:
+        if sign > 0:
+            self.apart.setdefault(task, {})[request] = None
+            return
+        kept = self.apart[task]
+        del kept[request]
+        if not kept:
+            del self.apart[task]
+        self.loosen(f"apart {task}")
 
     def ripen(self) -> None:
         """Let those be looked at again who waited for more than their place."""
@@ -262,6 +306,7 @@ class Index:
             self.floored[group] -= 1
             if not self.floored[group]:
                 del self.floored[group]
+        self.loosen("apart " + "#".join(replica_group(request)))
 
     def relieve(self, state: State, holder: str) -> None:
         """Note that there is more room in the tree of a quota."""

@@ -239,7 +239,8 @@ def _cleaning(state: State) -> Iterator[Violation]:
         for unit in order.units
     }
     for device in state.devices.values():
-        if device.health == "gone" or state.nodes[device.node].state == "lost":
+        node = state.nodes[device.node]
+        if device.health == "gone" or node.state == "lost" or node.unsettled is not None:
             continue
         left = [(name, device.uuid) for name, hold in device.holds.items() if hold.cleaning]
         left += [
@@ -354,10 +355,13 @@ def _plain(index: Index, state: State) -> dict[str, object]:
             )
             for key, cards in index.cards.items()
         },
-        "slices": {key: (one.free, one.where, one.members, dict(one.sizes))
-                   for key, one in index.slices.items()},
-        "makers": {kind: [fleet.where for fleet in fleets]
-                   for kind, fleets in index.makers.fleets.items()},
+        "slices": {
+            key: (one.free, one.where, one.members, dict(one.sizes))
+            for key, one in index.slices.items()
+        },
+        "makers": {
+            kind: [fleet.where for fleet in fleets] for kind, fleets in index.makers.fleets.items()
+        },
         "offers": (index.makers.offers, index.makers.pending, index.makers.homes),
         "waiting": {key: (shape.line, shape.classes) for key, shape in waiting.shapes.items()},
         "filed": waiting.filed(),

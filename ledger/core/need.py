@@ -29,8 +29,8 @@ def need_to_plain(need: Need) -> dict[str, Any]:
     return plain
 
 
-def need_from_plain(plain: dict[str, Any], tenant: str) -> Need:
-    """Return the need of a tenant's request that an event carries."""
+def need_from_plain(plain: dict[str, Any]) -> Need:
+    """Return the need that an event carries, of no tenant."""
     terms = plain.get("terms")
     return Need(
         plain["mode"],
@@ -45,6 +45,6 @@ def need_from_plain(plain: dict[str, Any], tenant: str) -> Need:
         plain.get("cpu_milli", 0),
         plain.get("host_memory_mib", 0),
         plain.get("compute_slices", 0),
-        tenant,
+        "",
         None if terms is None else terms_from_plain(terms),
     )

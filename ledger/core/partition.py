@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ledger.core.asking import quota_fits
 from ledger.core.backfill import allowed_nodes
+from ledger.core.constraints import narrowed
 from ledger.core.makers import standing, weights_of
 from ledger.core.mig import (
     Change,
@@ -26,6 +27,7 @@ from ledger.core.mig import (
     plan_change,
 )
 from ledger.core.mig_fleet import cheapest, prices
+from ledger.core.picking import Apart
 from ledger.core.placement import host_fits
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ def plan_partition(state: State, asker: Asker, now_us: int) -> PartitionPlan | N
     for key in state.index.matches(state, need):
         kinds = sorted(makers.of_class(key), key=lambda one: min(one[1].present.where))
         if kinds and (fits is None or fits(key)):
-            trial = _Trial(state, need, key, kinds, allowed)
+            may = narrowed(state, need, key, allowed)
+            trial = _Trial(state, need, key, kinds, may)
             try:
                 found = trial.plan()
             finally:
@@ -142,6 +145,8 @@ class _Trial:
         if node in self.nodes:
             return True
         if self.allowed is not None and not self.allowed(node):
+            return False
+        if not Apart(self.state, self.need).takes((*self.nodes, node)):
             return False
         return host_fits(self.state, self.state.nodes[node], self.need)
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ledger.core.constraints import narrowed
+from ledger.core.picking import Apart, whole_parts
 from ledger.core.policies.choice import choose
 from ledger.core.state import NO_POOL, WHOLE_MILLI, free_memory
+from ledger.core.terms import to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +83,8 @@ def place(
     """
     finder = _FINDERS[need.mode]
     # What a pool's policy chooses is one place on one node, among all classes of the pool.
-    single = need.mode != "mig" and need.nodes == 1
+    by_device = need.terms is not None and need.terms.by_device
+    single = need.mode != "mig" and need.nodes == 1 and not by_device
     chosen_in = set()
     classes = state.index.matches(state, need)
     for key in classes:
@@ -88,7 +92,7 @@ def place(
         rule = state.pools.get(pool, NO_POOL).placement if single else _BEST_FIT
         if rule == _BEST_FIT:
             able = (fits is None or fits(key)) and could_fit(state, need, key)
-            found = finder(state, need, key, allowed) if able else None
+            found = finder(state, need, key, narrowed(state, need, key, allowed)) if able else None
         elif pool in chosen_in:
             continue
         else:
@@ -118,6 +122,12 @@ def _by_policy(
 def _whole(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Placement | None:
     cards = state.index.cards[key]
     parts: list[tuple[str, tuple[str, ...]]] = []
+    if need.terms is not None:
+        nodes = [one for one in _nodes_with(state, cards, need, need.count)
+                 if allowed is None or allowed(one)]  # fmt: skip
+        found = whole_parts(state, need, key, nodes)
+        milli = WHOLE_MILLI * need.count * need.nodes
+        return None if found is None else Placement(tuple(found), milli, key)
     for node in _nodes_with(state, cards, need, need.count):
         if allowed is not None and not allowed(node):
             continue
@@ -147,11 +157,12 @@ def _share(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> 
 def _mig(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Placement | None:
     slices = state.index.slices[key]
     parts: dict[str, list[str]] = {}
+    apart = Apart(state, need)
     left = need.count
     for node, _device, _start, name in state.index.makers.by_scarcity(key, slices.free, state):
         if allowed is not None and not allowed(node):
             continue
-        if node in parts or host_fits(state, state.nodes[node], need):
+        if node in parts or (host_fits(state, state.nodes[node], need) and apart.takes((node,))):
             parts.setdefault(node, []).append(name)
             left -= 1
             if left == 0:
@@ -178,7 +189,7 @@ def _nodes_with(state: State, cards: Cards, need: Need, count: int) -> Iterator[
 
 
 def _fits_host(state: State, node: Node, need: Need) -> bool:
-    return node.state == "online" and host_fits(state, node, need)
+    return node.open and host_fits(state, node, need)
 
 
 def host_fits(
@@ -217,6 +228,8 @@ def _asked(need: Need) -> dict[str, int | str | None]:
         asked["memory_mib"] = need.memory_mib
     if need.compute_slices:
         asked["compute_slices"] = need.compute_slices
+    for name, value in to_plain(need.terms).items() if need.terms is not None else ():
+        asked[name] = "|".join(map(str, value))[:_MOST_TEXT] if isinstance(value, list) else value
     return asked
 
 
@@ -229,6 +242,8 @@ def shortfall(state: State, need: Need) -> Shortfall:
         return Shortfall("partition_pending", _asked(need) | {"devices": pending})
     if not classes:
         return Shortfall("no_such_hardware", _asked(need))
+    if need.terms is not None and place(state, replace(need, terms=None)) is not None:
+        return Shortfall("constraints_unmet", _asked(need))
     if need.mode == "mig":
         free = sum(len(index.slices[key].free) for key in classes)
         numbers: dict[str, int | str | None] = {"needs_slices": need.count, "free_slices": free}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.core.asking import charge_for
+from ledger.core.constraints import eligible
 from ledger.core.index import usable
 from ledger.core.placement import Placement, host_fits
 from ledger.core.places import slice_class
@@ -122,6 +123,8 @@ def _place(state: State, request: Request) -> Placement | None:
                 classes.add(slice_class(node, device, item))
     key = classes.pop()
     if classes or key not in state.index.matches(state, request.need):
+        return None
+    if not all(eligible(state, key, state.nodes[name], request.need) for name in request.kept):
         return None
     then = request.charge
     assert then is not None

@@ -109,8 +109,16 @@ class Node:
     memory_used: int = 0
     devices: list[str] = field(default_factory=list)
     past_incarnations: list[str] = field(default_factory=list)
+    #: Why what was there before has to be ended or cleaned, while that goes on; and since when.
+    unsettled: str | None = None
+    unsettled_us: int = 0
     driver: str = ""
     labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """Say whether anything on the node may be leased now (A6)."""
+        return self.state == "online" and self.unsettled is None
 
 
 @dataclass(slots=True)
@@ -187,9 +195,14 @@ class Need:
     cpu_milli: int = 0
     host_memory_mib: int = 0
     compute_slices: int = 0
-    #: Who asks: pools may be for some tenants only. No part of the plain form.
+    #: Who asks, where a pool is not for everybody; no part of the plain form.
     tenant: str = ""
     terms: Terms | None = None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What it may wait for beside devices and quota."""
+        return () if self.terms is None else self.terms.tags
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from ledger.core.state import NO_POOL
 if TYPE_CHECKING:
     import orjson
 
-    from ledger.core.state import Device, Lease, Order, Request, State
+    from ledger.core.state import Device, Lease, Node, Order, Request, State
 
 __all__ = ["Answer", "Input", "Numbers", "Turn"]
 
@@ -103,7 +103,7 @@ class Turn:
         there: dict[str, list[str]] = {}
         for unit in units:
             node = self.state.whereabouts(unit)
-            if node is not None and self.state.nodes[node].state != "lost":
+            if node is not None and not _deaf(self.state.nodes[node]):
                 there.setdefault(node, []).append(unit)
         for node, kept in there.items():
             self.order("clean", lease, node, kept)
@@ -115,8 +115,9 @@ class Turn:
         self.emit({"type": "lease.stopping", "lease": lease.id, "reason": reason, **more})
         for part in list(lease.parts.values()):
             if part.state != "ended":
-                if self.state.nodes[part.node].state == "lost":
-                    self.end_part(lease, part.node, "node-lost")
+                node = self.state.nodes[part.node]
+                if _deaf(node):
+                    self.end_part(lease, part.node, node.unsettled or "node-lost")
                 else:
                     self.order("stop", lease.id, part.node, part.units)
         self.end_if_over(lease, reason)
@@ -207,6 +208,11 @@ class Turn:
                 "evidence": evidence,
             }
         )
+
+
+def _deaf(node: Node) -> bool:
+    """Nothing is ordered of a node that is lost, or while what was there before is ended."""
+    return node.state == "lost" or node.unsettled is not None
 
 
 def _already(device: Device | None, state: State, unit: str) -> bool:

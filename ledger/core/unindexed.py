@@ -25,6 +25,9 @@ class Unindexed(Index):
     def facts_changed(self, state: State) -> None:
         """Follow nothing."""
 
+    def needs_changed(self, state: State) -> None:
+        """Follow nothing."""
+
     def quotas_changed(self, state: State, *, reshaped: bool) -> None:
         """Follow nothing."""
 

@@ -13,7 +13,9 @@ from heapq import heapify, heappop
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from ledger.core.constraints import narrowed
 from ledger.core.index import usable
+from ledger.core.picking import Apart
 from ledger.core.placement import Placement
 from ledger.core.places import slice_class
 from ledger.core.rooms import Room, host_would_fit
@@ -38,10 +40,15 @@ def choose_place(
 ) -> tuple[Placement, list[str]] | None:
     """Return a place in the class and the leases that have to end for it, or None.
 
-    Only nodes that are ``allowed`` are looked at.
+    Only nodes that are ``allowed`` are looked at. None also where devices of a class
+    are not alike for the need: nobody is evicted for that.
     """
     if need.mode == "whole" and need.count == 0:
         return None
+    if need.terms is not None and need.terms.by_device:
+        return None
+    allowed = narrowed(state, need, key, allowed) or allowed
+    apart = Apart(state, need)
     nearby = _nearby(state, need, key, candidates, allowed)
     if need.nodes == 1 and need.mode != "mig" and len(candidates) > _MANY:
         room = _one_victim(state, need, key, candidates, nearby)
@@ -58,6 +65,8 @@ def choose_place(
     for room in rooms:
         fresh = [name for name in room.victims if name not in victims]
         if not _spared(fresh, victims, candidates):
+            continue
+        if not apart.takes(node for node, _ in room.parts):
             continue
         chosen.append(room)
         victims.update(dict.fromkeys(fresh))
@@ -171,11 +180,7 @@ def _spared(
 
 
 def _usable_nodes(state: State, key: ClassKey, members: Iterable[str]) -> list[Node]:
-    return [
-        node
-        for name in members
-        if (node := state.nodes[name]).state == "online" and node.pool == key[0]
-    ]
+    return [node for name in members if (node := state.nodes[name]).open and node.pool == key[0]]
 
 
 def _devices(state: State, node: Node, key: ClassKey) -> list[Device]:

@@ -85,6 +85,7 @@ class Waiting:
         "_by_holder",
         "_by_queue",
         "_by_root",
+        "_by_tag",
         "_families",
         "_keys",
         "shapes",
@@ -99,6 +100,8 @@ class Waiting:
         self._by_holder: dict[str, dict[ShapeKey, Shape]] = {}
         #: Shapes of one tree of quotas that need the same.
         self._families: dict[Family, dict[ShapeKey, Shape]] = {}
+        #: What is waited for beside devices and quota (`ledger.core.terms`) -> shapes.
+        self._by_tag: dict[str, dict[ShapeKey, Shape]] = {}
         #: Request -> the shape under which it is in line.
         self._keys: dict[str, ShapeKey] = {}
 
@@ -112,6 +115,8 @@ class Waiting:
             self._by_queue.setdefault(key.queue, {})[key] = shape
             self._by_holder.setdefault(key.holder, {})[key] = shape
             self._families.setdefault((shape.root, key.need), {})[key] = shape
+            for tag in key.need.tags:
+                self._by_tag.setdefault(tag, {})[key] = shape
             self._file(shape)
         insort(shape.line, (request.rank, request.id))
 
@@ -124,6 +129,8 @@ class Waiting:
             del self.shapes[key]
             del self._by_root[shape.root][key]
             del self._by_queue[key.queue][key]
+            for tag in key.need.tags:
+                del self._by_tag[tag][key]
             for kept, name in (
                 (self._by_holder, key.holder),
                 (self._families, (shape.root, key.need)),
@@ -177,12 +184,17 @@ class Waiting:
         """Return the shapes that wait in this queue."""
         return self._by_queue.get(queue, {}).values()
 
+    def tagged(self, tag: str) -> Iterable[Shape]:
+        """Return the shapes that wait for this beside devices and quota."""
+        return self._by_tag.get(tag, {}).values()
+
     def filed(self) -> dict[object, set[ShapeKey]]:
-        """Return which shapes are found under which class, tree and queue."""
+        """Return which shapes are found under which class, tree, queue and tag."""
         tables: tuple[Mapping[Any, dict[ShapeKey, Shape]], ...] = (
             self._by_class,
             self._by_root,
             self._by_queue,
+            self._by_tag,
         )
         return {
             (kind, name): set(shapes)

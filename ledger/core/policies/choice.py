@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ledger.core.constraints import narrowed
 from ledger.core.places import NO_DEVICE
 from ledger.core.policies.first_fit import FirstFit
 from ledger.core.policies.fragmentation import FragmentationDescent
@@ -51,7 +52,8 @@ def choose(
     best = None
     of_class = None
     for key in classes:
-        found = _scores_of(state, key).best(state, ask, allowed, best)
+        may = narrowed(state, need, key, allowed)
+        found = _scores_of(state, key).best(state, ask, may, best)
         if found is not None:
             best, of_class = found, key
     if best is None or of_class is None:

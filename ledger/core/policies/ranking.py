@@ -153,7 +153,7 @@ class Scores:
     def _look(self, state: State, name: str) -> Spot | None:
         free = self.cards.free.get(name)
         node = state.nodes[name]
-        if free is None or node.state != "online":
+        if free is None or not node.open:
             return None
         room_of = self.cards.room
         rooms = sorted([room_of[uuid] for uuid in node.devices if uuid in room_of])
