@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from schemas.base import Count, Milli, Model, Name, Reference, Seconds, Text, Version, WholeMib
 
@@ -106,6 +106,12 @@ class MigAsk(Where):
     device the smallest profile that gives it will do. What is given is often more than
     what was asked; both are on record (M8).
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [one]} for one in ("profile", "memory_mib", "compute_slices")]
+        }
+    )
 
     mode: Literal["mig"]
     profile: Profile | None = None

@@ -56,7 +56,7 @@ def give_back(cell: CoreDriver, name: str) -> None:
         ({"driver_min": "550.100"}, None),
     ],
 )
-def test_a_constraint_is_met_or_nothing_is_given(ask: dict[str, object], node: str | None) -> None:
+def test_a_constraint_is_met_or_nothing_is_given(ask: dict[str, Any], node: str | None) -> None:
     """Versions are compared part by part as numbers: 550.100 is after 550.54."""
     cell = cell_of()
     cell.node(
@@ -204,7 +204,7 @@ def test_without_the_label_a_domain_is_unknown() -> None:
 @pytest.mark.parametrize("mode", ["whole", "share"])
 def test_replicas_are_spread_until_one_ends(mode: str) -> None:
     """Never two replicas of one task on a node; other tasks do not matter."""
-    cell = racks("", "")
+    cell = racks("", "", devices=3)
     ask = {"mode": mode, "spread": "node"} | ({"gpu_milli": 200} if mode == "share" else {})
 
     cell.submit("a", ask)

@@ -145,6 +145,7 @@ def let_reservation_go(state: State, request: Request) -> None:
         return
     state.index.kept(request, -1)
     kept, request.kept = request.kept, {}
+    state.index.waits_on.pop(request.id, None)
     for node, units in kept.items():
         for unit in units:
             thing = state.slices.get(unit) or state.devices.get(unit)

@@ -102,7 +102,7 @@ def _slice_gone(state: State, event: Event, _now: int) -> None:
     device = state.devices[item.device]
     device.slices.remove(item.id)
     if item.kept_for is not None:
-        state.index.ripe.add(item.kept_for)
+        state.index.ripe_for(item.kept_for)
     pool = state.pools.get(state.nodes[device.node].pool, NO_POOL)
     if instances(state, device) <= pool.slices_warning:
         state.alarms.pop(f"many_slices {device.uuid}", None)

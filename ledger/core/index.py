@@ -75,6 +75,7 @@ class Index:
         "shaken",
         "slices",
         "waiting",
+        "waits_on",
     )
 
     def __init__(self) -> None:
@@ -90,7 +91,10 @@ class Index:
         #: Quotas of which something has ended since the last pass.
         self.changed: set[str] = set()
         #: Requests of whose kept place something has changed since the last pass.
-        self.ripe: set[str] = set()
+        #: -> the units concerned; an empty name stands for all of them.
+        self.ripe: dict[str, set[str]] = {}
+        #: Request -> the unit of its kept place that was last seen not free: looked at first.
+        self.waits_on: dict[str, str] = {}
         #: Requests whose planned nodes have changed since the last pass.
         self.shaken: set[str] = set()
         #: Requests whose kept place is clean, but not yet their quota or their node's CPU.
@@ -281,7 +285,8 @@ class Index:
 
     def ripen(self) -> None:
         """Let those be looked at again who waited for more than their place."""
-        self.ripe |= self.held_back
+        for name in self.held_back:
+            self.ripe_for(name)
         self.held_back.clear()
 
     def leased(self, state: State, request: Request, lease: str) -> None:
@@ -307,6 +312,10 @@ class Index:
             if not self.floored[group]:
                 del self.floored[group]
         self.loosen("apart " + "#".join(replica_group(request)))
+
+    def ripe_for(self, request: str, unit: str = "") -> None:
+        """Note that something of a kept place has changed: one unit, or perhaps any of them."""
+        self.ripe.setdefault(request, set()).add(unit)
 
     def relieve(self, state: State, holder: str) -> None:
         """Note that there is more room in the tree of a quota."""
@@ -381,10 +390,11 @@ class Index:
         """Note whom it concerns that the device is kept, out of use, or in MIG mode."""
         self._shaken(node.name)
         if device.kept_for is not None:
-            self.ripe.add(device.kept_for)
-        if not usable(node, device):
-            # Whoever waited for it to be clean has to look for another.
+            self.ripe_for(device.kept_for, device.uuid)
+        if device.holds and not usable(node, device):
+            # Whoever waited for it to be clean has to look for another, or evict.
             self.freed.add(key)
+            self.relieved.update(shape.root for shape in self.waiting.shapes.values())
 
     def _refresh_room(self, cards: Cards, key: ClassKey, device: Device, *, able: bool) -> None:
         """Follow the room on a device that shares hold in part."""
@@ -408,7 +418,7 @@ class Index:
             self._enter_slices(state, home[0], item.id, size)
         slices = self.slices[home[0]]
         if item.kept_for is not None:
-            self.ripe.add(item.kept_for)
+            self.ripe_for(item.kept_for, item.id)
         free = (
             item.lease is None
             and item.quarantine is None
@@ -530,7 +540,7 @@ def rebuild(state: State) -> Index:
             if request.plan is not None:
                 index.shaken.add(request.id)
         if request.kept:
-            index.ripe.add(request.id)
+            index.ripe_for(request.id)
             index.kept(request, 1)
     index.hold_again(state)
     index.deadlines.rebuild(state)

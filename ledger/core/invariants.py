@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.core.asking import Asker
-from ledger.core.index import rebuild
+from ledger.core.derived_rules import derived_faults
 from ledger.core.layout import layout_fault
 from ledger.core.lifecycles import LEASE, NODE, REQUEST
 from ledger.core.partition import plan_partition
 from ledger.core.partition_rules import partition_faults
 from ledger.core.placement import Placement
-from ledger.core.policies.choice import faults
 from ledger.core.quota_tree import nominal_below
 from ledger.core.quota_tree import rebuild as rebuild_quotas
 from ledger.core.schedule import examine
@@ -29,7 +28,6 @@ from ledger.core.state import WHOLE_MILLI, free_milli
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ledger.core.index import Index
     from ledger.core.state import Device, Lease, Slice, State
 
 __all__ = ["Violation", "check"]
@@ -334,40 +332,7 @@ def _clock(state: State) -> Iterator[Violation]:
 
 def _derived(state: State) -> Iterator[Violation]:
     """S2: the index that was kept is the one that the state alone would give."""
-    twin = copy(state)
-    fresh = _plain(rebuild(twin), twin)
-    for name, kept in _plain(state.index, state).items():
-        if kept != fresh[name]:
-            yield Violation("S2", f"index.{name}", f"kept {kept!r}, rebuilt {fresh[name]!r}")
-    for fault in faults(state, twin):
-        yield Violation("S2", "index.scores", fault)
-
-
-def _plain(index: Index, state: State) -> dict[str, object]:
-    waiting = index.waiting
-    return {
-        "cards": {
-            key: (
-                cards.free,
-                {count: nodes for count, nodes in enumerate(cards.buckets) if nodes},
-                cards.partial,
-                cards.room,
-            )
-            for key, cards in index.cards.items()
-        },
-        "slices": {
-            key: (one.free, one.where, one.members, dict(one.sizes))
-            for key, one in index.slices.items()
-        },
-        "makers": {
-            kind: [fleet.where for fleet in fleets] for kind, fleets in index.makers.fleets.items()
-        },
-        "offers": (index.makers.offers, index.makers.pending, index.makers.homes),
-        "waiting": {key: (shape.line, shape.classes) for key, shape in waiting.shapes.items()},
-        "filed": waiting.filed(),
-        "plans": index.plans,
-        "deadlines": index.deadlines.standing(state),
-    }
+    return (Violation("S2", *fault) for fault in derived_faults(state))
 
 
 def _fixpoint(state: State) -> Iterator[Violation]:

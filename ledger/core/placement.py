@@ -18,7 +18,7 @@ from ledger.core.constraints import narrowed
 from ledger.core.picking import Apart, whole_parts
 from ledger.core.policies.choice import choose
 from ledger.core.state import NO_POOL, WHOLE_MILLI, free_memory
-from ledger.core.terms import to_plain
+from ledger.core.terms import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,9 +228,7 @@ def _asked(need: Need) -> dict[str, int | str | None]:
         asked["memory_mib"] = need.memory_mib
     if need.compute_slices:
         asked["compute_slices"] = need.compute_slices
-    for name, value in to_plain(need.terms).items() if need.terms is not None else ():
-        asked[name] = "|".join(map(str, value))[:_MOST_TEXT] if isinstance(value, list) else value
-    return asked
+    return asked | (told(need.terms) if need.terms is not None else {})
 
 
 def shortfall(state: State, need: Need) -> Shortfall:

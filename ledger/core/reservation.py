@@ -27,9 +27,16 @@ if TYPE_CHECKING:
 __all__ = ["settle_reserved"]
 
 
-def settle_reserved(turn: Turn, request: Request) -> Placement | None:
-    """Return the kept place if all of it is free; let it go if some of it is out of use."""
+def settle_reserved(turn: Turn, request: Request, changed: set[str]) -> Placement | None:
+    """Return the kept place if all of it is free; let it go if some of it is out of use.
+
+    ``changed`` are the units of it that something has happened to. While one is known
+    that is not free only those are looked at: a place of thousands of devices becomes
+    free one by one.
+    """
     state = turn.state
+    if "" not in changed and _still_waits(turn, request, changed):
+        return None
     waits = False
     for name, units in request.kept.items():
         node = state.nodes[name]
@@ -38,7 +45,9 @@ def settle_reserved(turn: Turn, request: Request) -> Placement | None:
             if fault is not None:
                 _let_go(turn, request, fault)
                 return None
-            waits = waits or not free
+            if not free:
+                state.index.waits_on[request.id] = unit
+                waits = True
     found = _place(state, request)
     fault = "its devices are not what they were" if found is None else None
     if fault is None and not waits:
@@ -49,6 +58,26 @@ def settle_reserved(turn: Turn, request: Request) -> Placement | None:
         _let_go(turn, request, fault)
         return None
     return None if waits else found
+
+
+def _still_waits(turn: Turn, request: Request, changed: set[str]) -> bool:
+    """Say whether a unit is known that is not free, or whether the place had to be let go."""
+    state = turn.state
+    known = state.index.waits_on.get(request.id)
+    waits = False
+    for unit in sorted(changed) if known is None else [*sorted(changed), known]:
+        item = state.slices.get(unit)
+        device = state.devices.get(unit if item is None else item.device)
+        if device is None or unit not in request.kept.get(device.node, ()):
+            return False
+        fault, free = _look(state, request, state.nodes[device.node], unit)
+        if fault is not None:
+            _let_go(turn, request, fault)
+            return True
+        if not free:
+            state.index.waits_on[request.id] = unit
+            waits = True
+    return waits
 
 
 def _let_go(turn: Turn, request: Request, reason: str) -> None:

@@ -216,11 +216,11 @@ def _settle_ripe(turn: Turn) -> int:
     given = 0
     while index.ripe:
         name = min(index.ripe)
-        index.ripe.discard(name)
+        changed = index.ripe.pop(name)
         request = turn.state.requests.get(name)
         if request is None or request.state != "reserved":
             continue
-        found = settle_reserved(turn, request)
+        found = settle_reserved(turn, request, changed)
         if found is not None:
             grant(turn, request, found, "reserved")
             given += LEASE_WEIGHT + sum(len(units) for _, units in found.parts)

@@ -10,7 +10,16 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["FACTS", "Facts", "Terms", "facts_from_plain", "terms_from_plain", "to_plain", "version"]
+__all__ = [
+    "FACTS",
+    "Facts",
+    "Terms",
+    "facts_from_plain",
+    "terms_from_plain",
+    "to_plain",
+    "told",
+    "version",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,9 @@ class Facts:
     nvlink_domain: str = ""
 
 
+#: As much of a list as one line of text takes.
+_MOST_TEXT = 500
+
 _TERMS = {one.name: one.default for one in fields(Terms)}
 _FACTS = {one.name: one.default for one in fields(Facts)}
 #: What a device reports beside its size, by name.
@@ -61,6 +73,16 @@ def to_plain(item: Terms | Facts) -> dict[str, Any]:
         value = getattr(item, name)
         if value != default:
             found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def told(terms: Terms) -> dict[str, int | str | None]:
+    """Return the terms as the numbers of an answer: one line of text or a number each."""
+    found: dict[str, int | str | None] = {}
+    for name, value in to_plain(terms).items():
+        listed = isinstance(value, list)
+        text = "|".join(map(str, value)) if listed else value
+        found[name] = text[:_MOST_TEXT] if isinstance(text, str) else int(text)
     return found
 
 
