@@ -22,10 +22,12 @@ from pydantic import ValidationError
 
 from ledger.log.partition import partition_of
 from ledger.wire import full_name, input_entry
+from schemas.compatibility import CompatibilityApply, LicenceApply
 from schemas.messages import Reply
 from schemas.placement import PlacementApply
 from schemas.requests import (
     DeviceClear,
+    DevicePartition,
     LeaseExtend,
     LeaseReclaim,
     LeaseRelease,
@@ -72,8 +74,11 @@ _TYPES: dict[type[Model], str] = {
     QuotaAnswer: "quota.answer",
     LeaseExtend: "lease.extend",
     TemplateApply: "template.apply",
+    CompatibilityApply: "compatibility.apply",
+    LicenceApply: "licence.apply",
     NodeSet: "node.set",
     DeviceClear: "device.clear",
+    DevicePartition: "device.partition",
 }
 
 

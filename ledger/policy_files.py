@@ -39,10 +39,15 @@ KINDS = {
     "quota": Kind("quota.apply", "quotas"),
     "queue": Kind("queue.apply", "queues"),
     "template": Kind("template.apply", "templates"),
+    "compatibility": Kind("compatibility.apply", "compatibilities"),
+    "licence": Kind("licence.apply", "licences"),
 }
 
 _BY_SECTION = {kind.section: name for name, kind in KINDS.items()}
 _BY_TYPE = {kind.type: name for name, kind in KINDS.items()}
+
+#: Kinds whose records are named by a field of another name.
+_NAMED_BY = {"quota": "tenant", "compatibility": "model_version"}
 
 #: Who and why: of every record of a file that does not say it itself.
 _ABOUT = ("author", "reason")
@@ -66,7 +71,7 @@ class PolicyRecord:
 def policy_record(kind: str, data: Model, line: int = 0) -> PolicyRecord:
     """Return the record with the name that the state knows it by."""
     plain: Any = data
-    name = plain.tenant if kind == "quota" else getattr(plain, kind)
+    name = getattr(plain, _NAMED_BY.get(kind, kind))
     project = plain.project if kind == "quota" else None
     return PolicyRecord(kind, name if project is None else f"{name}/{project}", data, line)
 

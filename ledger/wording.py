@@ -289,6 +289,13 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"tenant {event['tenant']} may hold {quantity_text('gpu', event['nominal_gpu_milli'])}"
         f"{_by(event)}{_because(event)}"
     ),
+    "compatibility.applied": lambda event: (
+        f"what {event['model_version']} runs on was set{_by(event)}{_because(event)}"
+    ),
+    "licence.applied": lambda event: (
+        f"licence {event['licence']} may be used {event['count']} times at once"
+        f"{_by(event)}{_because(event)}"
+    ),
     "template.applied": lambda event: (
         f"template {event['template']} of {event['task_type']} was set{_by(event)}{_because(event)}"
     ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from schemas import messages, observations, placement, records, requests, templates
+from schemas import compatibility, messages, observations, placement, records, requests, templates
 from schemas.events import EVENT_MODELS
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "quota.answer": requests.QuotaAnswer,
         "lease.extend": requests.LeaseExtend,
         "template.apply": templates.TemplateApply,
+        "compatibility.apply": compatibility.CompatibilityApply,
+        "licence.apply": compatibility.LicenceApply,
         "node.set": requests.NodeSet,
         "device.clear": requests.DeviceClear,
         "device.partition": requests.DevicePartition,

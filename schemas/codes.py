@@ -71,6 +71,7 @@ _FINAL = (
     ("unknown_order", 137, "there is no such order"),
     ("unknown_parent", 138, "there is no such quota above"),
     ("unknown_ask", 139, "no quota increase of that id waits for an answer"),
+    ("unknown_licence", 148, "there is no such licence"),
     ("not_owner", 140, "the record's source is not the one that made the request"),
     ("not_admitted", 145, "the queue takes no requests of the tenant"),
     ("template_requires", 171, "its template wants the request to say this field itself"),
@@ -94,9 +95,12 @@ _FINAL = (
     ("exceeds_queue_limit", 160, "larger than the largest request of the queue"),
     ("exceeds_quota", 161, "larger than the tenant's whole quota: it could never run"),
     ("exceeds_max_run", 162, "longer than the queue lets a lease run"),
+    ("exceeds_licences", 164, "more of a licence than there is: it could never run"),
+    ("incompatible", 165, "what it runs does not run on such devices, drivers or frameworks"),
     ("needs_max_run", 163, "the quota has a budget of GPU-hours: state a longest run time"),
 )
 _TRANSIENT = (
+    ("licences_in_use", 211, "the licences it needs are in use"),
     ("quota_in_use", 200, "the quota is held by other leases, or nobody lends what is missing"),
     ("budget_spent", 205, "the quota's GPU-hours of this period are spent"),
     ("behind_in_queue", 201, "an earlier request of the strict queue waits for the same kind"),

@@ -13,6 +13,8 @@ from pydantic import Field
 from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
 from schemas.observations import Evidence
 from schemas.policy_events import (
+    CompatibilityApplied,
+    LicenceApplied,
     PlacementApplied,
     PoolApplied,
     QueueApplied,
@@ -22,6 +24,7 @@ from schemas.policy_events import (
     QuotaRenewed,
     TemplateApplied,
 )
+from schemas.requests import Runtime
 from schemas.supply_events import (
     DeviceCleared,
     DeviceDiscovered,
@@ -101,6 +104,7 @@ class RequestReceived(Model):
     rollback: Text | None = None
     image: Text | None = None
     environment: Text | None = None
+    runtime: Runtime | None = None
 
 
 class RequestRejected(Model):
@@ -336,6 +340,8 @@ Event = Annotated[
     | QuotaAnswered
     | QuotaRenewed
     | TemplateApplied
+    | CompatibilityApplied
+    | LicenceApplied
     | NodeRegistered
     | NodeChanged
     | NodeUnsettled

@@ -10,6 +10,8 @@ from schemas.requests import LimitSet, Mode, Partition, Placement, TaskType
 from schemas.templates import RequiredField, TemplateDefaults, TemplateLimits
 
 __all__ = [
+    "CompatibilityApplied",
+    "LicenceApplied",
     "PlacementApplied",
     "PoolApplied",
     "QueueApplied",
@@ -118,6 +120,28 @@ class QuotaRenewed(Model):
 
     type: Literal["quota.renewed"]
     quota: Reference
+
+
+class CompatibilityApplied(Model):
+    """What a version of a model needs (`schemas.compatibility.CompatibilityApply`)."""
+
+    type: Literal["compatibility.applied"]
+    model_version: Text
+    architectures: tuple[Text, ...] = ()
+    driver_min: Text = ""
+    frameworks: tuple[Text, ...] = ()
+    author: Name
+    reason: Text
+
+
+class LicenceApplied(Model):
+    """How many of a licence may be in use at once."""
+
+    type: Literal["licence.applied"]
+    licence: Name
+    count: Count
+    author: Name
+    reason: Text
 
 
 class TemplateApplied(Model):

@@ -31,6 +31,7 @@ __all__ = [
     "QuotaAsk",
     "RequestCancel",
     "RequestSubmit",
+    "Runtime",
     "ShareAsk",
     "Task",
     "TaskType",
@@ -55,6 +56,8 @@ Labels = Annotated[dict[Name, Text], Field(max_length=32)]
 Models = Annotated[tuple[Text, ...], Field(max_length=32)]
 
 
+Licences = Annotated[dict[Name, Annotated[int, Field(ge=1, le=1_000_000)]], Field(max_length=16)]
+
 #: The failure domain: the node, or what a label names.
 Spread = Annotated[str, Field(pattern=r"^(node|label:[A-Za-z0-9][A-Za-z0-9._-]{0,62})$")]
 
@@ -62,6 +65,9 @@ Spread = Annotated[str, Field(pattern=r"^(node|label:[A-Za-z0-9][A-Za-z0-9._-]{0
 Mode = Literal["whole", "mig", "share"]
 
 Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
+
+
+PlacedProfile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}(@[0-9]{1,2})?$")]
 
 
 class Where(Model):
@@ -144,6 +150,13 @@ class Task(Model):
     type: TaskType = "training"
 
 
+class Runtime(Model):
+    """What the task runs: a version of a model, in a framework (`schemas.compatibility`)."""
+
+    model: Text | None = None
+    framework: Text | None = None
+
+
 class Beside(Model):
     """What the request needs on each node beside the devices."""
 
@@ -165,8 +178,10 @@ class RequestSubmit(Model):
     ``template``, or else the default template of the task's type, fills in what the
     request leaves out (`schemas.templates`): without one ``queue`` must be named, and
     who asks for nothing gets one whole device. ``checkpoint`` is where the task's
-    checkpoint is, ``rollback`` the model or version to go back to, ``environment`` the
-    runtime: for the record, the ledger does nothing with them.
+    checkpoint is, ``rollback`` the model or version to go back to, ``environment`` what
+    it runs in: for the record, the ledger does nothing with them. ``licences`` is how many
+    of each it uses, as long as it has a place; where ``runtime`` can run is asked of the
+    compatibility rules when it comes.
     """
 
     tenant: Name
@@ -175,6 +190,8 @@ class RequestSubmit(Model):
     task: Task
     ask: Ask = WholeAsk()
     beside: Beside = Beside()
+    licences: Licences = Field(default_factory=dict)
+    runtime: Runtime | None = None
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     preemptible: bool = False
     max_wait_s: Seconds | None = None
@@ -367,9 +384,9 @@ class DeviceClear(Policy):
 class DevicePartition(Policy):
     """Order a whole layout of a device: these profiles, and nothing else.
 
-    What is in use stays; where the layout has no place for it the order is refused and
-    nothing is destroyed (C09).
+    ``PROFILE@START`` names the memory slice at which it is to be. What is in use stays;
+    where the layout has no place for it the order is refused and nothing is destroyed (C09).
     """
 
     device: Reference
-    layout: Annotated[tuple[Profile, ...], Field(max_length=16)]
+    layout: Annotated[tuple[PlacedProfile, ...], Field(max_length=16)]

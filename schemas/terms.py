@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.base import Model, Text
+from schemas.base import Count, Model, Name, Text
 
 __all__ = ["Terms"]
 
@@ -16,3 +16,4 @@ class Terms(Model):
     spread: Text = ""
     apart: Text = ""
     same_nvlink_domain: bool = False
+    licences: tuple[tuple[Name, Count], ...] = ()

@@ -133,11 +133,11 @@ def test_twelve_thousand_leases_of_one_node(how: str) -> None:
     cell = CoreDriver()
     cell.pool(silent_grace_s=60)
     cell.queue()
-    cell.quota(nominal_gpu_milli=100_000)
-    cards = [device(f"GPU-{at:08}-0000-0000-0000-000000000000") for at in range(12)]
+    cell.quota(nominal_gpu_milli=120_000)
+    cards = [device(f"GPU-{at:08}-0000-0000-0000-000000000000") for at in range(120)]
     cell.node("n1", cards)
     for at in range(12_000):
-        cell.submit(f"{at:036}", {"mode": "share", "gpu_milli": 1})
+        cell.submit(f"{at:036}", {"mode": "share", "gpu_milli": 10})
     assert 12_000 == len(cell.state.leases)
     before = len(cell.records)
     if how == "restarted":

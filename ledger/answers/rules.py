@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ledger.core.asking import Asker, asker_of, over_quota
 from ledger.core.backfill import allowed_nodes
 from ledger.core.constraints import pool_serves
+from ledger.core.licences import licences_short, never_licensed
 from ledger.core.placement import charge_of, place, shortfall
 from ledger.core.quota import GPU, most_ever
 from ledger.core.schedule import reason_to_wait
@@ -51,6 +52,10 @@ RULES = {
     "exceeds_quota": "it is no larger than the whole quota, with all that could be borrowed",
     "exceeds_max_run": "it runs no longer than the queue allows",
     "needs_max_run": "it states a longest run, if its quota has a budget of time",
+    "unknown_licence": "the licences that it names exist",
+    "exceeds_licences": "it needs no more of a licence than there is",
+    "incompatible": "what it runs runs on such devices, drivers and frameworks",
+    "licences_in_use": "the licences it needs are not in use",
     "quota_in_use": "the quota has room beside its other leases",
     "budget_spent": "the quota's budget of time covers its longest run",
     "behind_in_queue": "no earlier request of a strict queue waits for the same kind",
@@ -74,6 +79,10 @@ ADVICE = {
     "exceeds_quota": "ask for less, or an operator raises the quota: gpuledger quota apply",
     "exceeds_max_run": "state a shorter longest run, or use another queue",
     "needs_max_run": "state a longest run (max_run_s)",
+    "unknown_licence": "name an existing licence, or an operator makes it (licence.apply)",
+    "exceeds_licences": "use fewer, or an operator raises the count (licence.apply)",
+    "incompatible": "ask for other devices, or use another version or framework",
+    "licences_in_use": "a lease that uses the licence ends, or its count is raised",
     "quota_in_use": "a lease that counts against the quota ends, or the quota is raised",
     "budget_spent": "the next period begins, or the run is shorter, or the budget is raised",
     "behind_in_queue": "the requests ahead in the queue are served or withdrawn",
@@ -172,6 +181,13 @@ def _policy(state: State, asking: Asking) -> Iterator[_Asked]:
     within = queue.max_run_us is None or run_us is None or run_us <= queue.max_run_us
     yield "exceeds_max_run", within, {"max_run_us": run_us, "queue_max_run_us": queue.max_run_us}
     yield "needs_max_run", run_us is not None or not quota.budgeted, {"quota": key.holder}
+    never = never_licensed(state, key.need)
+    for code in ("unknown_licence", "exceeds_licences"):
+        lacks = never is not None and never[0] == code
+        yield code, not lacks, never[1] if never is not None and lacks else {}
+    yield "incompatible", True, {}
+    used = licences_short(state, key.need) if never is None else None
+    yield "licences_in_use", used is None, used or {}
     spent = over is not None and over.resource == "gpu_time"
     held: Numbers = {
         "asked_milli": charge,

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ledger.cli import learn, policy_apply, quotas
+from ledger.cli import learn, partition, policy_apply, quotas
 from ledger.cli.common import Session, Speaker, Usage, command, pairs_of
 from ledger.cli.policy_apply import Act, Operator, names_a_file, perform, read_file, send
 
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
         ("queue", "A waiting line and its rules.", {"apply": queue_apply}),
         ("quota", "What tenants may hold at once.", {"apply": quota_apply, **quotas.COMMANDS}),
         ("template", "What requests of a task type get and must say.", {"apply": template_apply}),
-        ("node", "Nodes in and out of service.", {"set": node_set}),
+        ("node", "Nodes in and out of service.", {"set": node_set, **partition.COMMANDS}),
         ("device", "Devices in quarantine.", {"clear": device_clear}),
     )
     for name, about, verbs in groups:
@@ -67,6 +67,12 @@ class PoolFields:
     placement: Annotated[
         str | None,
         typer.Option(help="best-fit, first-fit, fgd or least-waste [best-fit]"),
+    ] = None
+    partition: Annotated[
+        str | None, typer.Option(help="make MIG slices: never, create or relayout [never]")
+    ] = None
+    slices_warning: Annotated[
+        int | None, typer.Option(help="an alarm above so many slices on a device; 0: none [4]")
     ] = None
 
     def plain(self) -> dict[str, Any]:

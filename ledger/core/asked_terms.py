@@ -25,5 +25,6 @@ def terms_of(asked: RequestSubmit, source: str) -> Terms | None:
         spread,
         f"{source}#{asked.task.id}" if spread else "",
         ask.mode == "whole" and ask.same_nvlink_domain,
+        tuple(sorted(asked.licences.items())),
     )
     return None if found == _NONE else found

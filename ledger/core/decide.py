@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.decide_compatibility import COMPATIBILITIES
 from ledger.core.decide_orders import ORDERS
 from ledger.core.decide_partition import PARTITIONS
 from ledger.core.decide_policy import POLICY
@@ -41,7 +42,7 @@ CREATES_CELL = frozenset(
 _SILENT = frozenset({"unchanged", "observed", "duplicate"})
 
 _RULES: dict[str, Callable[[Turn, Input], Answer]] = (
-    REQUESTS | POLICY | QUOTAS | TEMPLATES | PARTITIONS | OBSERVATIONS | ORDERS
+    COMPATIBILITIES | REQUESTS | POLICY | QUOTAS | TEMPLATES | PARTITIONS | OBSERVATIONS | ORDERS
 )
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from ledger.core.asked_terms import terms_of
 from ledger.core.asking import Asker
+from ledger.core.compatibility import compatible
 from ledger.core.constraints import for_tenant, pool_serves
 from ledger.core.estimate import expectation
+from ledger.core.licences import never_licensed
 from ledger.core.need import need_to_plain
 from ledger.core.placement import Placement, charge_of
 from ledger.core.quota import GPU, budget_left, chain, holder_of, most_ever
@@ -52,7 +54,10 @@ def _submit(turn: Turn, given: Input) -> Answer:
     state = turn.state
     asked = filled(state, given.data)
     need = for_tenant(state, need_of(asked, given.source), asked.tenant)
+    need, compared = compatible(state, asked, need)
     refusal = _never(state, given.data, asked, need)
+    if refusal is None and compared is not None:
+        refusal = ("incompatible", compared)
     if refusal is not None:
         return _reject(turn, given, refusal)
     asker = asker_for(state, asked, need, given.key, turn.now_us)
@@ -126,6 +131,9 @@ def _never(state: State, said: RequestSubmit, asked: RequestSubmit, need: Need) 
     longest = _longest(state, asked)
     if queue.max_run_us is not None and longest is not None and longest > queue.max_run_us:
         return "exceeds_max_run", {"max_run_us": longest, "queue_max_run_us": queue.max_run_us}
+    licences = never_licensed(state, need)
+    if licences is not None:
+        return licences
     if longest is None and state.quotas[holder].budgeted:
         return "needs_max_run", {"quota": holder}
     return None
@@ -172,6 +180,7 @@ def _receive(turn: Turn, given: Input, asked: RequestSubmit, need: Need) -> None
         "rollback": asked.rollback,
         "image": asked.image,
         "environment": asked.environment,
+        "runtime": asked.runtime and asked.runtime.model_dump(exclude_none=True),
     }
     # What stands at its default is left out: a ledger keeps these bytes for ever.
     turn.emit(event | {name: value for name, value in more.items() if value})

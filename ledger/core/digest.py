@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ledger.core.compatibility import Compatibility
 from ledger.core.constraints import for_tenant
 from ledger.core.fold import Fold, Head
+from ledger.core.licences import Licence
 from ledger.core.makers import load_geometry
 from ledger.core.need import need_from_plain, need_to_plain
 from ledger.core.policies.workload import Workload
@@ -49,6 +51,8 @@ _TABLES: dict[str, type[Any]] = {
     "quotas": Quota,
     "quota_asks": QuotaAsk,
     "templates": Template,
+    "compatibilities": Compatibility,
+    "licences": Licence,
     "nodes": Node,
     "devices": Device,
     "slices": Slice,

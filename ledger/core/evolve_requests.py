@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.constraints import for_tenant
+from ledger.core.licences import count_licences, licences_short
 from ledger.core.lifecycles import step
 from ledger.core.need import need_from_plain
 from ledger.core.quota import Charge, add, amount, available, holder_of, leave, remove
@@ -194,6 +195,12 @@ def count(state: State, request: Request, what: str) -> None:
         room = available(state, holder, resource)
         if asked and room is not None and asked > room:
             raise RuleBroken("Q1", f"{what}: {holder} asks {asked} of {resource}, {room} is left")
+    short = licences_short(state, request.need)
+    if short is not None:
+        raise RuleBroken(
+            "Q2", f"{what}: {short['asked']} of licence {short['licence']} are lacking"
+        )
+    count_licences(state, request.need, 1)
     add(state, holder, request.charge)
     state.index.tightened(state, holder)
 
@@ -208,6 +215,7 @@ def uncount(state: State, request: Request) -> None:
         state.index.ripen()
     else:
         remove(state, holder, request.charge)
+    count_licences(state, request.need, -1)
     request.charge = None
     request.evicted = False
     state.index.relieve(state, holder)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ledger.core.asking import Asker
 from ledger.core.derived_rules import derived_faults
 from ledger.core.layout import layout_fault
+from ledger.core.licences import licence_faults
 from ledger.core.lifecycles import LEASE, NODE, REQUEST
 from ledger.core.partition import plan_partition
 from ledger.core.partition_rules import partition_faults
@@ -320,6 +321,11 @@ def _plans(state: State) -> Iterator[Violation]:
     return (Violation(*fault) for fault in partition_faults(state))
 
 
+def _licences(state: State) -> Iterator[Violation]:
+    """Q2: licences in use are those of requests with a place."""
+    return (Violation(*fault) for fault in licence_faults(state))
+
+
 def _clock(state: State) -> Iterator[Violation]:
     """L5: nothing is of the future."""
     for lease in state.leases.values():
@@ -363,6 +369,7 @@ _RULES: tuple[Callable[[State], Iterator[Violation]], ...] = (
     _quotas,
     _kept,
     _plans,
+    _licences,
     _clock,
     _derived,
     _fixpoint,

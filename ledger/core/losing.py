@@ -43,12 +43,13 @@ def settle_node(turn: Turn, name: str) -> None:
     node = turn.state.nodes[name]
     reason = node.unsettled
     assert reason is not None
-    ended = _end_what_ran(turn, node, reason, many=True)
-    if ended and (node.state == "lost" or _clean(turn, node)):
-        turn.emit({"type": "node.settled", "node": name})
-    else:
+    if not _end_what_ran(turn, node, reason, many=True):
         # Its time is this decision's: the next one goes on, and this one has done enough.
         _begin(turn, name, reason)
+    elif node.state == "lost" or _clean(turn, node):
+        turn.emit({"type": "node.settled", "node": name})
+    else:
+        _begin(turn, name, UNCLEAN)
 
 
 def clean_what_is_left(turn: Turn, node: Node) -> None:

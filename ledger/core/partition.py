@@ -256,27 +256,49 @@ class _Trial:
 
 
 def plan_layout(
-    state: State, device: Device, geometry: Geometry, profiles: tuple[str, ...]
+    state: State, device: Device, geometry: Geometry, layout: tuple[str, ...]
 ) -> Change | Refusal | None:
-    """Plan the way to a whole layout of these profiles; None when they have no place together.
+    """Plan the way to a whole layout; None when its profiles have no place together.
 
     What is in use is part of the layout where it names the profile, and in the way
     where it does not. Of what is idle as much is left as has a place in the layout.
     """
     present, staying = standing(state, device)
-    rest = list(profiles)
-    kept = _part_of(rest, staying)
+    placed, rest = _named(geometry, layout)
+    kept = {*(staying & placed), *_part_of(rest, staying - placed)}
     if len(kept) < len(staying):
-        held = tuple(sorted(staying - set(kept)))
+        held = tuple(sorted(staying - kept))
         what = ", ".join(f"{one.profile} at {one.start}" for one in held)
         return Refusal("instance_busy", f"in use: {what}", held)
+    fixed = kept | placed
     spare = list(rest)
-    idle = _part_of(spare, present - staying)
-    for stays, wanted in (([*kept, *idle], spare), (kept, rest)):
+    beside = {one for one in present - staying if all(_apart(one, other) for other in placed)}
+    idle = _part_of(spare, beside)
+    for stays, wanted in ((fixed.union(idle), spare), (fixed, rest)):
         made = complete_layout(geometry, wanted, stays)
         if made is not None:
-            return plan_change(geometry, present, staying, {*stays, *made})
+            return plan_change(geometry, present, staying, stays.union(made))
     return None
+
+
+def _named(geometry: Geometry, layout: tuple[str, ...]) -> tuple[set[Instance], list[str]]:
+    """Return what the layout names with its place, and the profiles it names without one."""
+    placed: set[Instance] = set()
+    rest: list[str] = []
+    for one in layout:
+        name, at, start = one.partition("@")
+        kind = geometry.profile(name)
+        new = Instance(int(start), kind.size, name) if at and kind is not None else None
+        if new is None or new in placed:
+            # An unknown profile, or a place named twice, has no place: the plan says so.
+            rest.append(one)
+        else:
+            placed.add(new)
+    return placed, rest
+
+
+def _apart(one: Instance, other: Instance) -> bool:
+    return one.start + one.size <= other.start or other.start + other.size <= one.start
 
 
 def _part_of(profiles: list[str], instances: set[Instance]) -> list[Instance]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ledger.core.asking import charge_for
 from ledger.core.constraints import eligible
 from ledger.core.index import usable
+from ledger.core.licences import licences_short
 from ledger.core.placement import Placement, host_fits
 from ledger.core.places import slice_class
 from ledger.core.quota import add, holder_of, over, remove
@@ -123,6 +124,9 @@ def _still_allowed(state: State, request: Request, now_us: int) -> tuple[str | N
             if not host_fits(state, node, request.need, own=True, ended=ending(state)):
                 return f"{name} has no CPU or memory left beside its devices", False
             waits = True
+    lacks = licences_short(state, request.need, own=True)
+    if lacks is not None:
+        return f"licence {lacks['licence']} was lowered", False
     assert request.charge is not None
     holder = holder_of(state, request.tenant, request.project)
     quota = state.quotas[holder]

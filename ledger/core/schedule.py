@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.asking import Asker, memory_of, over_quota, quota_fits, turn_order
 from ledger.core.backfill import allowed_nodes, drop_broken, drop_plan, plan_for
 from ledger.core.decide_partition import partition_for
+from ledger.core.licences import licences_short
 from ledger.core.limits import LEASE_WEIGHT, MAX_GIVEN
 from ledger.core.placement import Placement, Shortfall, charge_of, place, shortfall
 from ledger.core.preemption import evict_for
@@ -34,6 +35,8 @@ __all__ = ["examine", "grant", "make_room", "reason_to_wait", "run_pass"]
 def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
     """Return a place for the need, or the code of the first rule that holds it back."""
     key = asker.key
+    if licences_short(state, key.need) is not None:
+        return "licences_in_use"
     short = over_quota(state, key, now_us)
     if short is not None:
         return "budget_spent" if short.resource == "gpu_time" else "quota_in_use"
@@ -50,6 +53,8 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
 
 def reason_to_wait(state: State, key: ShapeKey, code: str, now_us: int) -> Shortfall:
     """Give the numbers that belong to the code that `examine` returned."""
+    if code == "licences_in_use":
+        return Shortfall(code, licences_short(state, key.need) or {})
     if code in ("quota_in_use", "budget_spent"):
         return Shortfall(code, _quota_numbers(state, key, now_us))
     if code in ("behind_in_queue", "planned_for_another"):

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ledger.core.compatibility import Compatibility
     from ledger.core.index import Index
+    from ledger.core.licences import Licence
     from ledger.core.mig import Geometry
     from ledger.core.policies.workload import Workload
     from ledger.core.quota import Charge, Quota, QuotaAsk
@@ -314,6 +316,8 @@ class State:
     quotas: dict[str, Quota] = field(default_factory=dict)
     quota_asks: dict[str, QuotaAsk] = field(default_factory=dict)
     templates: dict[str, Template] = field(default_factory=dict)
+    compatibilities: dict[str, Compatibility] = field(default_factory=dict)
+    licences: dict[str, Licence] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     slices: dict[str, Slice] = field(default_factory=dict)

@@ -36,6 +36,7 @@ class Terms:
     spread: str = ""
     apart: str = ""
     same_nvlink_domain: bool = False
+    licences: tuple[tuple[str, int], ...] = ()
 
     @property
     def by_device(self) -> bool:
@@ -45,7 +46,8 @@ class Terms:
     @property
     def tags(self) -> tuple[str, ...]:
         """What it may wait for beside devices and quota (`ledger.core.waiting`)."""
-        return (f"apart {self.apart}",) if self.apart else ()
+        apart = (f"apart {self.apart}",) if self.apart else ()
+        return (*apart, *(f"licence {name}" for name, _ in self.licences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def to_plain(item: Terms | Facts) -> dict[str, Any]:
     for name, default in defaults.items():
         value = getattr(item, name)
         if value != default:
-            found[name] = list(value) if isinstance(value, tuple) else value
+            found[name] = _plain(value)
     return found
 
 
@@ -81,26 +83,32 @@ def told(terms: Terms) -> dict[str, int | str | None]:
     found: dict[str, int | str | None] = {}
     for name, value in to_plain(terms).items():
         listed = isinstance(value, list)
-        text = "|".join(map(str, value)) if listed else value
+        text = "|".join(map(_word, value)) if listed else value
         found[name] = text[:_MOST_TEXT] if isinstance(text, str) else int(text)
     return found
 
 
 def terms_from_plain(plain: dict[str, Any]) -> Terms:
     """Return the terms that an event carries."""
-    return Terms(**_frozen(plain))
+    return Terms(**{name: _frozen(value) for name, value in plain.items()})
 
 
 def facts_from_plain(plain: dict[str, Any]) -> Facts | None:
     """Return the facts that an event carries, None when it carries none."""
-    said = {name: plain[name] for name in _FACTS if plain.get(name)}
-    return Facts(**_frozen(said)) if said else None
+    said = {name: _frozen(plain[name]) for name in _FACTS if plain.get(name)}
+    return Facts(**said) if said else None
 
 
-def _frozen(plain: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
-    }
+def _word(value: object) -> str:
+    return ":".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of a field
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _frozen(value: Any) -> Any:  # noqa: ANN401 - any value of a field
+    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 
 def version(text: str) -> tuple[int, ...] | None:

@@ -1,0 +1,83 @@
+"""MIG layouts: what is on a device, what would make room, and an operator's order to change it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ledger.cli.common import No, Session, Speaker, Usage
+from ledger.cli.policy_apply import Operator, send
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["COMMANDS"]
+
+
+async def plan(
+    session: Session,
+    device: Annotated[str | None, typer.Argument(help="UUID of a device in MIG mode")] = None,
+    *,
+    profile: Annotated[
+        str | None, typer.Option(help="instead of a device: what to move so that this has a place")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(help="only on devices of this pool [all]")] = None,
+) -> None:
+    """Show what is on a device and what fits, or the fewest moves that make a place.
+
+    Changes nothing. Exit 1 when there is no such device, or no moves would do.
+    """
+    from ledger.answers.partitions import device_layout, moves_plain, moves_text
+    from ledger.core.defragment import defragment
+    from ledger.reading import cells_of, fold_log
+
+    if (device is None) == (profile is None):
+        raise Usage("give a device or --profile")
+    async with session.open() as log:
+        cells = cells_of(await fold_log(log, session.prefix, progress=session.progress("reading")))
+    for state in cells.values():
+        if device is not None and device in state.devices:
+            found = device_layout(state, state.devices[device])
+            if session.json:
+                session.emit(found, "")
+            else:
+                columns = ("slice", "profile", "start", "size", "state", "lease")
+                session.emit_rows(found["slices"], columns)
+                for name, starts in found["fits"]["now"].items():
+                    session.note(f"{name} fits at {', '.join(map(str, starts)) or 'no place'}")
+            return
+        moves = None if profile is None else defragment(state, profile, pool)
+        if moves is not None:
+            session.emit({"cell": state.cell, **moves_plain(moves)}, moves_text(moves))
+            return
+    raise No(f"there is no device {device}" if device else f"no moves make a place for {profile}")
+
+
+async def partition(
+    session: Session,
+    device: Annotated[str, typer.Argument(help="UUID of a device in MIG mode")],
+    layout: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROFILE[@START]...", help="all that is to be on it; none: nothing"),
+    ] = None,
+    *,
+    operator: Operator,
+    speaker: Speaker,
+) -> None:
+    """Order a whole layout of a device. Exit 1 when something in use has no place in it."""
+    from schemas.requests import DevicePartition
+
+    data = DevicePartition(
+        device=device,
+        layout=tuple(layout or ()),
+        author=operator.name,
+        reason=operator.reason,
+    )
+    await send(session, data, speaker)
+
+
+COMMANDS: dict[str, Callable[..., Awaitable[None]]] = {
+    "partition": partition,
+    "partition-plan": plan,
+}
