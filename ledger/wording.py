@@ -189,6 +189,15 @@ def _planned(event: Mapping[str, Any]) -> str:
     return f"request {event['request']} is planned on {', '.join(event['nodes'])} {when}"
 
 
+def _reservation(event: Mapping[str, Any]) -> str:
+    when = f"from {time_text(event['start_us'])} to {time_text(event['end_us'])}"
+    what = f"{event['count']} {event['model']} on each of {listed(event['chosen'])}"
+    return (
+        f"reservation {event['reservation']} of {event['tenant']}: {what} {when}"
+        f"{_by(event)}{_because(event)}"
+    )
+
+
 def _idle(event: Mapping[str, Any]) -> str:
     since = event.get("since_us")
     text = "is used again" if since is None else f"has been idle since {time_text(since)}"
@@ -330,6 +339,22 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "request.rested": lambda event: f"request {event['request']} may have others evicted again",
     "request.planned": _planned,
+    "request.repairing": lambda event: (
+        f"the place of request {event['request']} is kept through repair until"
+        f" {time_text(event['until_us'])}: {parts_text(event['parts'])}"
+    ),
+    "request.repair-over": lambda event: (
+        f"the place of request {event['request']} is no longer kept through repair"
+    ),
+    "reservation.applied": _reservation,
+    "reservation.moved": lambda event: (
+        f"reservation {event['reservation']} is on {listed(event['chosen'])}{_because(event)}"
+    ),
+    "reservation.opened": lambda event: f"reservation {event['reservation']} has begun",
+    "reservation.cancelled": lambda event: (
+        f"reservation {event['reservation']} was given up{_by(event)}{_because(event)}"
+    ),
+    "reservation.ended": lambda event: f"reservation {event['reservation']}: {event['how']}",
     "quota.asked": _quota_asked,
     "quota.answered": _quota_answered,
     "quota.renewed": lambda event: f"quota {event['quota']} has a new period's GPU-hours",

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from schemas import compatibility, messages, observations, placement, records, requests, templates
+from schemas import (
+    compatibility,
+    messages,
+    observations,
+    placement,
+    records,
+    requests,
+    reservations,
+    templates,
+)
 from schemas.events import EVENT_MODELS
 
 if TYPE_CHECKING:
@@ -59,6 +68,8 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "node.set": requests.NodeSet,
         "device.clear": requests.DeviceClear,
         "device.partition": requests.DevicePartition,
+        "reservation.apply": reservations.ReservationApply,
+        "reservation.cancel": reservations.ReservationCancel,
     },
     "observations": {
         "node.inventory": observations.NodeInventory,

@@ -25,6 +25,13 @@ from schemas.policy_events import (
     TemplateApplied,
 )
 from schemas.requests import Runtime
+from schemas.reservations import (
+    ReservationApplied,
+    ReservationCancelled,
+    ReservationEnded,
+    ReservationMoved,
+    ReservationOpened,
+)
 from schemas.supply_events import (
     DeviceCleared,
     DeviceDiscovered,
@@ -38,7 +45,7 @@ from schemas.supply_events import (
     SliceOrdered,
     SlicePresent,
 )
-from schemas.terms import Terms
+from schemas.terms import Isolation, Terms
 
 __all__ = ["EVENT_MODELS", "Event", "Numbers", "PartitionStep"]
 
@@ -100,6 +107,7 @@ class RequestReceived(Model):
     replicas_min: Count = 0
     recovery: Literal["requeue", "end"] | None = None
     template: Name | None = None
+    reservation: Name | None = None
     checkpoint: Text | None = None
     rollback: Text | None = None
     image: Text | None = None
@@ -138,14 +146,19 @@ class RequestEnded(Model):
 
     type: Literal["request.ended"]
     request: Reference
-    how: EndReason | Literal["expired"]
+    how: EndReason | Literal["expired", "reservation-over"]
 
 
 class LeasePart(Model):
-    """What a lease holds on one node: whole devices or shares by UUID, or slices by id."""
+    """What a lease holds on one node: whole devices or shares by UUID, or slices by id.
+
+    Of devices that are passed through the PCI addresses too, in the same order.
+    """
 
     node: Name
     units: tuple[Reference, ...]
+    pci_addresses: tuple[Text, ...] = ()
+    vgpu_type: Text = ""
 
 
 class RequestReserved(Model):
@@ -193,11 +206,32 @@ class RequestPlanned(Model):
     start_us: TimeUs | None
 
 
+class RequestRepairing(Model):
+    """The gang was interrupted: as many units as it had on each node are kept for it (A10).
+
+    What is out of use now is kept as soon as it is back.
+    """
+
+    type: Literal["request.repairing"]
+    request: Reference
+    parts: tuple[LeasePart, ...]
+    until_us: TimeUs
+
+
+class RequestRepairOver(Model):
+    """The time is over for which the gang's place was kept; the request waits as others do."""
+
+    type: Literal["request.repair-over"]
+    request: Reference
+
+
 class LeaseGranted(Model):
     """Devices were leased, all or none. Charged ``charge_milli`` while it lasts.
 
     ``memory_mib`` is the device memory kept for it, which may be more than was
-    asked for: the rest is fragmentation cost (M8).
+    asked for: the rest is fragmentation cost (M8). Above 1000
+    ``memory_overcommit_permille`` others may take memory that was asked for: the task
+    can run out of it.
     """
 
     type: Literal["lease.granted"]
@@ -210,6 +244,8 @@ class LeaseGranted(Model):
     why: Numbers
     model: Text = ""
     memory_mib: WholeMib = 0
+    isolation: Isolation = "hardware"
+    memory_overcommit_permille: Count = 1000
 
 
 class LeaseStarted(Model):
@@ -361,6 +397,13 @@ Event = Annotated[
     | RequestUnreserved
     | RequestRested
     | RequestPlanned
+    | RequestRepairing
+    | RequestRepairOver
+    | ReservationApplied
+    | ReservationMoved
+    | ReservationOpened
+    | ReservationCancelled
+    | ReservationEnded
     | LeaseGranted
     | LeaseStarted
     | LeaseStopping

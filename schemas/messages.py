@@ -8,6 +8,7 @@ from pydantic import Field
 
 from schemas.base import Count, Model, Name, Reference, Text, TimeUs
 from schemas.events import CodeName, Numbers, PartitionStep
+from schemas.terms import Isolation
 
 __all__ = ["DeadLetter", "Order", "Position", "Reply", "ReplyPart"]
 
@@ -35,18 +36,28 @@ class Order(Model):
     task: Name | None = None
     units: tuple[Reference, ...]
     gpu_milli: Count = 1000
+    delivery: Text = ""
+    pci_addresses: tuple[Text, ...] = ()
+    vgpu_type: Text = ""
     expected_run_us: TimeUs | None = None
     due_us: TimeUs | None = None
     steps: tuple[PartitionStep, ...] = ()
 
 
 class ReplyPart(Model):
-    """What was granted on one node, and how a process gets at it."""
+    """What was granted on one node, how a process gets at it, and what keeps others off.
+
+    Above 1000 ``memory_overcommit_permille`` the task can run out of device memory.
+    """
 
     node: Name
     units: tuple[Reference, ...]
     environment: dict[str, str]
     cdi: tuple[Text, ...]
+    pci_addresses: tuple[Text, ...] = ()
+    vgpu_type: Text = ""
+    isolation: Isolation = "hardware"
+    memory_overcommit_permille: Count = 1000
 
 
 class Reply(Model):

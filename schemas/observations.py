@@ -34,6 +34,7 @@ __all__ = [
     "TaskStarted",
     "TaskUse",
     "Tick",
+    "VgpuReport",
 ]
 
 #: A boot of the node: a new incarnation means that nothing survived.
@@ -80,12 +81,22 @@ class ProfileReport(Model):
     most: Annotated[int, Field(ge=0, le=64)] = 0
 
 
+class VgpuReport(Model):
+    """A type of vGPU that the device offers: how many of it at once, with how much memory."""
+
+    type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
+    most: Annotated[int, Field(ge=1, le=1000)]
+    memory_mib: WholeMib
+
+
 class DeviceReport(Model):
     """One device as the node sees it. ``index`` is a sighting, not an identity (C01).
 
     ``profiles`` is what can be made of it; without them the ledger plans nothing on it.
     ``mig_pending``: a change of its MIG mode takes effect after a reboot (C09).
     ``nvlink_domain`` names the devices that reach each other over NVLink.
+    ``encoder_sessions`` and ``decoder_sessions`` are how many it runs at once. Devices
+    of one ``iommu_group`` of the node can be passed through together only.
     """
 
     uuid: Reference
@@ -101,6 +112,11 @@ class DeviceReport(Model):
     mig_pending: bool = False
     capability: Version | None = None
     nvlink_domain: Text | None = None
+    encoder_sessions: Count | None = None
+    decoder_sessions: Count | None = None
+    iommu_group: Text | None = None
+    pci_address: Text | None = None
+    vgpu_types: Annotated[tuple[VgpuReport, ...], Field(max_length=64)] = ()
 
 
 class NodeInventory(NodeFact):

@@ -36,6 +36,7 @@ class PoolApplied(Model):
     slices_warning: Count = 4
     allowed_modes: tuple[Mode, ...] = ()
     allowed_tenants: tuple[Name, ...] = ()
+    memory_overcommit_permille: Count = 1000
     author: Name
     reason: Text
 
@@ -72,6 +73,7 @@ class QueueApplied(Model):
     reclaim: Literal["never", "lower-priority", "any"] = "never"
     idle_remind_us: TimeUs | None = None
     idle_reclaim_us: TimeUs | None = None
+    repair_hold_us: TimeUs | None = 600_000_000
 
 
 class QuotaApplied(Model):

@@ -22,6 +22,7 @@ __all__ = [
     "Mode",
     "NodeSet",
     "Partition",
+    "PassthroughAsk",
     "Placement",
     "Policy",
     "PoolApply",
@@ -35,6 +36,8 @@ __all__ = [
     "ShareAsk",
     "Task",
     "TaskType",
+    "VgpuAsk",
+    "VgpuName",
     "WholeAsk",
 ]
 
@@ -58,11 +61,16 @@ Models = Annotated[tuple[Text, ...], Field(max_length=32)]
 
 Licences = Annotated[dict[Name, Annotated[int, Field(ge=1, le=1_000_000)]], Field(max_length=16)]
 
+Sessions = Annotated[int, Field(ge=0, le=1024)]
+
+#: A vendor's name for a type of vGPU.
+VgpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
+
 #: The failure domain: the node, or what a label names.
 Spread = Annotated[str, Field(pattern=r"^(node|label:[A-Za-z0-9][A-Za-z0-9._-]{0,62})$")]
 
 #: How devices are given to a request.
-Mode = Literal["whole", "mig", "share"]
+Mode = Literal["whole", "mig", "share", "passthrough", "vgpu"]
 
 Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
 
@@ -95,7 +103,8 @@ class WholeAsk(Where):
     ``count`` 0 asks for no device at all (a CPU-only task beside the others).
     ``memory_mib`` is the least device memory that will do. ``same_nvlink_domain``:
     the devices on a node are of one domain, and those of a gang too, where a domain
-    spans nodes; for that nobody is evicted and nothing is planned ahead.
+    spans nodes. ``encoder_sessions`` and ``decoder_sessions`` are of each device (A13).
+    For what not every device of a node has, nobody is evicted and nothing planned.
     """
 
     mode: Literal["whole"] = "whole"
@@ -103,6 +112,8 @@ class WholeAsk(Where):
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     memory_mib: WholeMib = 0
     same_nvlink_domain: bool = False
+    encoder_sessions: Sessions = 0
+    decoder_sessions: Sessions = 0
 
 
 class MigAsk(Where):
@@ -133,14 +144,36 @@ class MigAsk(Where):
 
 
 class ShareAsk(Where):
-    """A share of one device: thousandths of its compute, and memory in MiB."""
+    """A share of one device: thousandths of its compute, memory in MiB, and media sessions."""
 
     mode: Literal["share"]
     gpu_milli: Annotated[int, Field(ge=1, le=1000)]
     memory_mib: WholeMib = 0
+    encoder_sessions: Sessions = 0
+    decoder_sessions: Sessions = 0
 
 
-Ask = Annotated[WholeAsk | MigAsk | ShareAsk, Field(discriminator="mode")]
+class PassthroughAsk(Where):
+    """``count`` whole devices of one node, given to a machine by their PCI addresses.
+
+    All devices of an IOMMU group go together, so groups must add up to ``count``.
+    """
+
+    mode: Literal["passthrough"]
+    count: Annotated[int, Field(ge=1, le=16)] = 1
+    memory_mib: WholeMib = 0
+
+
+class VgpuAsk(Where):
+    """One vGPU of a type, by its vendor's name for it; the device says what it is."""
+
+    mode: Literal["vgpu"]
+    type: VgpuName
+
+
+Ask = Annotated[
+    WholeAsk | MigAsk | ShareAsk | PassthroughAsk | VgpuAsk, Field(discriminator="mode")
+]
 
 
 class Task(Model):
@@ -182,6 +215,9 @@ class RequestSubmit(Model):
     it runs in: for the record, the ledger does nothing with them. ``licences`` is how many
     of each it uses, as long as it has a place; where ``runtime`` can run is asked of the
     compatibility rules when it comes.
+
+    ``reservation`` is an advance reservation of its tenant: the request runs within it,
+    there and then, or not at all; its lease ends with the reservation at the latest.
     """
 
     tenant: Name
@@ -201,6 +237,7 @@ class RequestSubmit(Model):
     replicas_min: Annotated[int, Field(ge=0, le=10_000)] | None = None
     recovery: Literal["requeue", "end"] | None = None
     template: Name | None = None
+    reservation: Name | None = None
     checkpoint: Text | None = None
     rollback: Text | None = None
     image: Text | None = None
@@ -244,7 +281,9 @@ class PoolApply(Policy):
     slice serves: nothing, ``create`` one in a free placement, or also ``relayout`` an
     idle part of a device. More than ``slices_warning`` slices on a device raise an
     alarm; 0: never. ``allowed_modes`` and ``allowed_tenants`` say which delivery modes
-    it serves and whom, all when empty; who holds something keeps it.
+    it serves and whom, all when empty; who holds something keeps it. The memory that
+    shares of a device ask for may sum to ``memory_overcommit_permille`` of what it has:
+    above 1000 one share's task can run out of memory because of another's.
     """
 
     pool: Name
@@ -256,6 +295,7 @@ class PoolApply(Policy):
     slices_warning: Annotated[int, Field(ge=0, le=64)] = 4
     allowed_modes: Annotated[tuple[Mode, ...], Field(max_length=8)] = ()
     allowed_tenants: Annotated[tuple[Name, ...], Field(max_length=256)] = ()
+    memory_overcommit_permille: Annotated[int, Field(ge=1000, le=10_000)] = 1000
 
 
 class QueueApply(Policy):
@@ -274,7 +314,8 @@ class QueueApply(Policy):
     queue may have evicted. ``reclaim``: whether it may have evicted what borrows
     from the quota that it is entitled to (``lower-priority``: only such).
     A lease that its node reports idle is reminded after ``idle_remind_s`` and
-    reclaimed after ``idle_reclaim_s``.
+    reclaimed after ``idle_reclaim_s``. When a gang loses a node or device, what is
+    left of its place is kept for it for ``repair_hold_s``; None: not at all (A10).
     """
 
     queue: Name
@@ -288,6 +329,7 @@ class QueueApply(Policy):
     reclaim: Literal["never", "lower-priority", "any"] = "never"
     idle_remind_s: Seconds | None = None
     idle_reclaim_s: Seconds | None = None
+    repair_hold_s: Seconds | None = 600
 
     @model_validator(mode="after")
     def _one_order(self) -> Self:

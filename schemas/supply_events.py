@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from schemas.base import Count, Milli, Model, Name, Reference, Text, Version, WholeMib
-from schemas.observations import Evidence, Health, Incarnation, ProfileReport
+from schemas.observations import Evidence, Health, Incarnation, ProfileReport, VgpuReport
 
 __all__ = [
     "DeviceCleared",
@@ -84,6 +84,11 @@ class DeviceDiscovered(Model):
     mig_pending: bool = False
     capability: Version | None = None
     nvlink_domain: Text | None = None
+    encoder_sessions: Count | None = None
+    decoder_sessions: Count | None = None
+    iommu_group: Text | None = None
+    pci_address: Text | None = None
+    vgpu_types: Annotated[tuple[VgpuReport, ...], Field(max_length=64)] = ()
 
 
 class DeviceHealthChanged(Model):

@@ -1,14 +1,19 @@
-"""What a request asks beside how much, as events carry it (`ledger.core.terms`)."""
+"""What a request asks beside how much, and how far what it gets is its own."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from schemas.base import Count, Model, Name, Text
 
-__all__ = ["Terms"]
+__all__ = ["Isolation", "Terms"]
+
+#: What keeps tasks apart: the device itself, its vendor's scheduler, or nothing.
+Isolation = Literal["hardware", "scheduler", "none"]
 
 
 class Terms(Model):
-    """The terms of a need; what stands at its default is left out."""
+    """The terms of a need (`ledger.core.terms`); what stands at its default is left out."""
 
     architectures: tuple[Text, ...] = ()
     capability: Text = ""
@@ -17,3 +22,8 @@ class Terms(Model):
     apart: Text = ""
     same_nvlink_domain: bool = False
     licences: tuple[tuple[Name, Count], ...] = ()
+    encoder_sessions: Count = 0
+    decoder_sessions: Count = 0
+    delivery: Literal["", "passthrough", "vgpu"] = ""
+    vgpu_type: Text = ""
+    vgpu_most: Count = 0

@@ -489,7 +489,7 @@ class Naive(Books):
         there = self.holders(unit).values()
         milli = sum(one for one, _ in there) + asked.ask["gpu_milli"]
         mib = sum(one for _, one in there) + asked.ask.get("memory_mib", 0)
-        return milli <= 1000 and mib <= self.cards[unit].mib
+        return bool(milli <= 1000 and mib <= self.cards[unit].mib)
 
     def _plan_stands(self, owner: str, plan: Plan) -> None:
         """V1: nodes are promised only as long as they can keep the promise."""

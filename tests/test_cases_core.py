@@ -154,7 +154,7 @@ def test_c15_shares_round_against_the_requester() -> None:
     ask = {"mode": "share", "gpu_milli": 1, "memory_mib": 2_000}
     codes = [cell.submit(f"R{at}", ask).code for at in range(24)]
     assert [*["granted"] * 23, "queued"] == codes
-    assert 68 == free_memory(cell.state.devices["U-a"])
+    assert 68 == free_memory(cell.state, cell.state.devices["U-a"])
     assert "no_capacity" == cell.state.requests[cell.key("R23")].code
 
 

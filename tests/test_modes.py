@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ledger.core.evolve import RuleBroken, evolve
+from ledger.core.invariants import check
 from ledger.testing import CoreDriver, device
 
 H100 = {"architecture": "hopper", "capability": "9.0"}
@@ -275,3 +276,463 @@ def test_a_gang_is_in_one_domain_where_domains_span_nodes() -> None:
     assert ["n1", "n4"] == nodes_of(rack, "gang")
     assert ["n2", "n3"] == nodes_of(rack, "next")
     assert ["n1", "n2"] == nodes_of(boxes, "gang")
+
+
+# -- what runs where, and how often ---------------------------------------------------
+
+OPERATOR = {"author": "operator", "reason": "test"}
+
+
+def rule(cell: CoreDriver, **more: object) -> None:
+    """Set what version m1 of a model needs."""
+    plain = {"model_version": "m1", **more, **OPERATOR}
+    assert "applied" == cell.feed("compatibility.apply", plain, source="/operator").code
+
+
+def licence(cell: CoreDriver, count: int) -> None:
+    """Set how many of the licence may be in use."""
+    plain = {"licence": "lic", "count": count, **OPERATOR}
+    assert "applied" == cell.feed("licence.apply", plain, source="/operator").code
+
+
+def two_kinds() -> CoreDriver:
+    """Return a cell with a Hopper under driver 550 and an Ampere under 535."""
+    cell = cell_of()
+    cell.node("n1", [device("U-1", model="A100", architecture="ampere")], driver="535.1")
+    cell.node("n2", [device("U-2", **H100)], driver="550.1")
+    return cell
+
+
+def test_a_rule_narrows_what_is_asked() -> None:
+    """The model goes where it runs, and what it needs is on record with the request."""
+    cell = two_kinds()
+    rule(cell, architectures=["hopper", "blackwell"], driver_min="545")
+
+    cell.submit("r", whole(), runtime={"model": "m1"})
+
+    assert ["n2"] == nodes_of(cell, "r")
+    terms = cell.state.requests[cell.key("r")].need.terms
+    assert terms is not None
+    assert (("hopper", "blackwell"), "545") == (terms.architectures, terms.driver_min)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "no device of the architecture": (
+        {"architectures": ["blackwell"]},
+        {},
+        {"runs_on": "blackwell", "architectures": "ampere|hopper"},
+    ),
+    "no driver so new": (
+        {"driver_min": "560.2"},
+        {},
+        {"driver_min": "560.2", "drivers": "535.1|550.1"},
+    ),
+    "asked for another architecture": (
+        {"architectures": ["hopper"]},
+        {"ask": whole(architectures=["ampere"])},
+        {"asked": "ampere", "runs_on": "hopper"},
+    ),
+    "another framework": (
+        {"frameworks": ["torch-2.6", "jax"]},
+        {"runtime": {"model": "m1", "framework": "torch-2.5"}},
+        {"framework": "torch-2.5", "runs_in": "torch-2.6|jax"},
+    ),
+    "no framework said": ({"frameworks": ["jax"]}, {}, {"framework": None, "runs_in": "jax"}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_run_is_refused_with_what_was_compared(case: str) -> None:
+    """The no is final and says what is needed and what there is."""
+    needs, request, compared = REFUSED[case]
+    cell = two_kinds()
+    rule(cell, **needs)
+
+    answer = cell.submit("r", **({"runtime": {"model": "m1"}} | request))
+
+    assert "incompatible" == answer.code
+    assert {"model": "m1"} | compared == {
+        name: answer.numbers[name] for name in ("model", *compared)
+    }
+
+
+def test_a_rule_is_for_its_model_and_from_then_on() -> None:
+    """Another model, a framework that fits, and who came before are let in."""
+    cell = two_kinds()
+    cell.submit("before", whole(), runtime={"model": "m1"})
+    rule(cell, architectures=["hopper"], frameworks=["jax"])
+
+    assert (
+        "granted" == cell.submit("fits", whole(), runtime={"model": "m1", "framework": "jax"}).code
+    )
+    assert "queued" == cell.submit("other", whole(), runtime={"model": "m2"}).code
+    assert ["n1"] == nodes_of(cell, "before")
+
+
+def test_licences_are_counted_like_quota() -> None:
+    """Who needs more than are left waits, while who needs none does not; an end gives back."""
+    cell = cell_of()
+    cell.node("n1", [device(f"U-{at}") for at in range(5)])
+    licence(cell, 3)
+
+    cell.submit("two", whole(), licences={"lic": 2})
+    waits = cell.submit("too", whole(), licences={"lic": 2})
+    cell.submit("one", whole(), licences={"lic": 1})
+    cell.submit("none", whole())
+
+    assert ("queued", "licences_in_use") == (waits.code, waits.numbers["reason"])
+    assert {"licence": "lic", "asked": 2, "used": 2, "count": 3} == {
+        name: waits.numbers[name] for name in ("licence", "asked", "used", "count")
+    }
+    assert 3 == cell.state.licences["lic"].used
+    # Its device is not clean yet; the licence is free at once, and devices are.
+    cell.release(cell.lease("two").id)
+    assert ["n1"] == nodes_of(cell, "too")
+    assert 3 == cell.state.licences["lic"].used
+
+
+def test_a_lowered_count_takes_nothing_and_grants_nothing() -> None:
+    """And who waits is served as soon as the count is raised."""
+    cell = cell_of()
+    cell.node("n1", [device("U-1"), device("U-2")])
+    licence(cell, 2)
+    cell.submit("a", whole(), licences={"lic": 1})
+    licence(cell, 1)
+
+    assert "queued" == cell.submit("b", whole(), licences={"lic": 1}).code
+    licence(cell, 2)
+    assert ["n1"] == nodes_of(cell, "b")
+
+
+def test_licences_that_can_never_be_had() -> None:
+    """Unknown, or more than there are: a final no."""
+    cell = cell_of()
+    cell.node("n1", [device("U-1")])
+    licence(cell, 2)
+
+    assert "unknown_licence" == cell.submit("a", whole(), licences={"other": 1}).code
+    answer = cell.submit("b", whole(), licences={"lic": 3})
+    assert ("exceeds_licences", {"licence": "lic", "asked": 3, "count": 2}) == (
+        answer.code,
+        answer.numbers,
+    )
+
+
+def test_a_kept_place_is_let_go_when_its_licence_is_gone() -> None:
+    """An evictor counts its licence from the start; a count lowered meanwhile ends that."""
+    cell = cell_of()
+    cell.queue("high", preemption="any-tenant")
+    cell.node("n1", [device("U-1")])
+    licence(cell, 1)
+    cell.submit("low", whole(), preemptible=True, task={"id": "x"})
+    cell.submit("high", whole(), queue="high", priority=9, licences={"lic": 1})
+    assert 1 == cell.state.licences["lic"].used
+
+    licence(cell, 0)
+    cell.answer_all_orders()
+
+    assert "queued" == cell.state.requests[cell.key("high")].state
+    assert ["n1"] == nodes_of(cell, "low")
+
+
+def test_used_licences_are_counted_again() -> None:
+    """Q2: what is kept as used is held against the requests."""
+    cell = cell_of()
+    licence(cell, 2)
+    cell.state.licences["lic"].used = 1
+
+    assert [("Q2", "lic")] == [(one.invariant, one.about) for one in check(cell.state)]
+
+
+# -- memory overcommit ----------------------------------------------------------------
+
+
+def share(mib: int, milli: int = 100, **more: object) -> dict[str, Any]:
+    """Return an ask for a share."""
+    return {"mode": "share", "gpu_milli": milli, "memory_mib": mib, **more}
+
+
+def granted(cell: CoreDriver, answer: Any) -> dict[str, Any]:
+    """Return the event that granted a submission."""
+    assert "granted" == answer.code
+    assert cell.state.leases
+    return next(one for one in answer.events if one["type"] == "lease.granted")
+
+
+def test_memory_is_overcommitted_device_by_device() -> None:
+    """A9: 1.5 times 1000 MiB on each of two devices; 900 left over on neither is not 1000."""
+    cell = cell_of(memory_overcommit_permille=1500)
+    cell.node("n1", [device("U-1", memory_mib=1000), device("U-2", memory_mib=1000)])
+
+    events = [granted(cell, cell.submit(str(at), share(700))) for at in range(4)]
+
+    assert {"U-1", "U-2"} == {event["parts"][0]["units"][0] for event in events}
+    assert "queued" == cell.submit("more", share(200)).code
+    assert "granted" == cell.submit("fits", share(100)).code
+    for event in events:
+        assert ("none", 1500) == (event["isolation"], event["memory_overcommit_permille"])
+
+
+def test_one_share_has_no_more_than_the_device() -> None:
+    """The factor is for the sum: a task that alone needs more would never run."""
+    cell = cell_of(memory_overcommit_permille=3000)
+    cell.node("n1", [device("U-1", memory_mib=1000)])
+
+    assert "no_such_hardware" == cell.submit("r", share(1001)).numbers["reason"]
+
+
+def test_a_factor_of_one_is_the_memory_itself() -> None:
+    """And isolation is told: none in memory for a share, hardware for a whole device."""
+    cell = cell_of()
+    cell.node("n1", [device("U-1", memory_mib=1000), device("U-2", memory_mib=1000)])
+
+    event = granted(cell, cell.submit("a", share(600)))
+    card = granted(cell, cell.submit("b", whole()))
+
+    assert "queued" == cell.submit("c", share(401)).code
+    assert "none" == event["isolation"]
+    assert "memory_overcommit_permille" not in event
+    assert "isolation" not in card
+    cell.pool(memory_overcommit_permille=1001)
+    assert ["n1"] == nodes_of(cell, "c")
+
+
+def test_the_fold_refuses_more_memory_than_the_factor_allows() -> None:
+    """A9: the lowered factor counts for the next grant, and for whoever writes it."""
+    cell = cell_of(memory_overcommit_permille=2000)
+    cell.node("n1", [device("U-1", memory_mib=1000)])
+    event = granted(cell, cell.submit("a", share(900)))
+    cell.submit("b", share(900))
+    cell.release(cell.lease("b").id)
+    cell.answer_all_orders()
+    cell.pool()
+    cell.submit("c", share(900))
+
+    name = cell.key("c")
+    forged = event | {"lease": f"{name}/1", "request": name}
+    with pytest.raises(RuleBroken, match="A9"):
+        evolve(cell.state, forged, cell.now_us)
+
+
+# -- media engines --------------------------------------------------------------------
+
+
+def media(uuid: str, encoders: int, decoders: int) -> dict[str, Any]:
+    """Return a device with so many sessions."""
+    return device(uuid, encoder_sessions=encoders, decoder_sessions=decoders)
+
+
+def test_sessions_are_counted_apart_from_compute() -> None:
+    """A13: compute is there for ten, encoders for three; who encodes nothing still fits."""
+    cell = cell_of()
+    cell.node("n1", [device("U-0"), media("U-1", 3, 8)])
+
+    for name in ("a", "b", "c"):
+        cell.submit(name, share(0, encoder_sessions=1))
+        assert ["U-1"] == cell.lease(name).parts["n1"].units
+    waits = cell.submit("d", share(0, encoder_sessions=1))
+    cell.submit("decodes", share(0, decoder_sessions=8))
+
+    assert ("queued", "constraints_unmet") == (waits.code, waits.numbers["reason"])
+    assert ["U-1"] == cell.lease("decodes").parts["n1"].units
+    assert "granted" == cell.submit("none", share(0)).code
+    give_back(cell, "b")
+    assert ["U-1"] == cell.lease("d").parts["n1"].units
+
+
+def test_whole_devices_have_the_sessions_each() -> None:
+    """Two devices with eight each are not one with sixteen, and unknown is none."""
+    cell = cell_of()
+    cell.node("n1", [device("U-0"), media("U-1", 8, 0), media("U-2", 2, 0), media("U-3", 8, 0)])
+
+    assert "no_such_hardware" == cell.submit(None, whole(encoder_sessions=9)).numbers["reason"]
+    assert "no_such_hardware" == cell.submit(None, whole(3, encoder_sessions=8)).numbers["reason"]
+    cell.submit("two", whole(2, encoder_sessions=8))
+    assert ["U-1", "U-3"] == cell.lease("two").parts["n1"].units
+
+
+def test_the_fold_refuses_more_sessions_than_there_are() -> None:
+    """A13: whoever writes it."""
+    cell = cell_of()
+    cell.node("n1", [media("U-1", 1, 0)])
+    event = granted(cell, cell.submit("a", share(0, encoder_sessions=1)))
+    cell.submit("b", share(0, encoder_sessions=1))
+    name = cell.key("b")
+
+    with pytest.raises(RuleBroken, match="A13"):
+        evolve(cell.state, event | {"lease": f"{name}/1", "request": name}, cell.now_us)
+
+
+def test_sessions_in_use_that_are_no_longer_reported() -> None:
+    """A13: the state is checked, and a device that reports fewer than are in use is shut away."""
+    cell = cell_of()
+    cell.node("n1", [media("U-1", 2, 0)])
+    cell.submit("a", share(0, encoder_sessions=2))
+    cell.state.devices["U-1"].holds[cell.lease("a").id].encoder_sessions = 3
+    assert ["A2"] == [one.invariant for one in check(cell.state)]
+    cell.state.devices["U-1"].holds[cell.lease("a").id].encoder_sessions = 2
+
+    cell.node("n1", [media("U-1", 1, 0)])
+
+    assert "1 more encoder sessions" in (cell.state.devices["U-1"].quarantine or "")
+
+
+# -- passthrough ----------------------------------------------------------------------
+
+
+def passable(uuid: str, group: str) -> dict[str, Any]:
+    """Return a device in an IOMMU group; its address is its UUID's number."""
+    return device(uuid, iommu_group=group, pci_address=f"0000:{uuid[-2:]}:00.0")
+
+
+def passthrough(count: int = 1) -> dict[str, Any]:
+    """Return an ask for devices that are passed through."""
+    return {"mode": "passthrough", "count": count}
+
+
+def test_an_iommu_group_goes_whole_or_not_at_all() -> None:
+    """One of a pair is never given alone, nor a group of which another lease holds a device."""
+    cell = cell_of()
+    groups = {"U-01": "1", "U-02": "1", "U-03": "2", "U-04": "3", "U-05": "3"}
+    cell.node("n1", [passable(uuid, group) for uuid, group in groups.items()] + [device("U-06")])
+    cell.submit("card", whole(1, models=["H100"]))
+    assert ["U-01"] == cell.lease("card").parts["n1"].units
+
+    event = granted(cell, cell.submit("pair", passthrough(2)))
+    cell.submit("single", passthrough(1))
+    waits = cell.submit("again", passthrough(2))
+
+    assert [
+        {
+            "node": "n1",
+            "units": ["U-04", "U-05"],
+            "pci_addresses": ["0000:04:00.0", "0000:05:00.0"],
+        }
+    ] == event["parts"]
+    assert ["U-03"] == cell.lease("single").parts["n1"].units
+    assert "queued" == waits.code
+    give_back(cell, "card")
+    assert ["U-01", "U-02"] == cell.lease("again").parts["n1"].units
+
+
+def test_groups_must_add_up() -> None:
+    """Three of groups of two and two is no such hardware; so is what reports no group."""
+    cell = cell_of()
+    cell.node("n1", [passable(f"U-0{at}", str(at // 2)) for at in range(4)])
+    cell.node("n2", [device("U-10")])
+
+    assert "no_such_hardware" == cell.submit(None, passthrough(3)).numbers["reason"]
+    assert "no_such_hardware" == cell.submit(None, passthrough(1)).numbers["reason"]
+    cell.submit("all", passthrough(4))
+    assert ["n1"] == nodes_of(cell, "all")
+
+
+def test_a_pool_may_be_for_passthrough_only() -> None:
+    """The mode is the one that was asked, not the one it is counted as."""
+    cell = cell_of(allowed_modes=["passthrough"])
+    cell.node("n1", [passable("U-01", "1")])
+
+    assert "pool_refuses" == cell.submit(None, whole(pool="main")).code
+    assert "granted" == cell.submit("r", passthrough()).code
+
+
+def test_the_fold_refuses_part_of_a_group() -> None:
+    """A14: whoever writes it."""
+    cell = cell_of()
+    cell.node("n1", [passable("U-01", "1"), passable("U-02", "1"), passable("U-03", "2")])
+    event = granted(cell, cell.submit("a", passthrough()))
+    cell.submit("b", passthrough())
+    name = cell.key("b")
+    parts = [{"node": "n1", "units": ["U-01"]}]
+    forged = event | {"lease": f"{name}/1", "request": name, "parts": parts}
+
+    with pytest.raises(RuleBroken, match="A14"):
+        evolve(cell.state, forged, cell.now_us)
+
+
+# -- vGPU -----------------------------------------------------------------------------
+
+
+def virtual(uuid: str, **types: int) -> dict[str, Any]:
+    """Return a device that offers vGPU types, each with how many of it at once."""
+    offers = [{"type": name, "most": most, "memory_mib": 1000} for name, most in types.items()]
+    return device(uuid, vgpu_types=offers)
+
+
+def vgpu(name: str) -> dict[str, Any]:
+    """Return an ask for a vGPU."""
+    return {"mode": "vgpu", "type": name}
+
+
+def test_one_type_at_a_time_and_no_more_than_the_device_takes() -> None:
+    """Three thirds fit, a fourth does not, and neither do another type, a share or the card."""
+    cell = cell_of()
+    cell.node("n1", [virtual("U-1", thirds=3, halves=2)])
+
+    events = [granted(cell, cell.submit(f"t{at}", vgpu("thirds"))) for at in range(2)]
+    assert "queued" == cell.submit("half", vgpu("halves")).code
+    assert "queued" == cell.submit("share", share(0)).code
+    assert "queued" == cell.submit("card", whole()).code
+    cell.cancel("card")
+    cell.cancel("share")
+    cell.submit("t2", vgpu("thirds"))
+    assert "queued" == cell.submit("t3", vgpu("thirds")).code
+
+    assert [334, 334] == [event["charge_milli"] for event in events]
+    assert {"node": "n1", "units": ["U-1"], "vgpu_type": "thirds"} == events[0]["parts"][0]
+    assert ("scheduler", 1000) == (events[0]["isolation"], events[0]["memory_mib"])
+    give_back(cell, "t0")
+    assert ["n1"] == nodes_of(cell, "t3")
+    for name in ("t1", "t2", "t3"):
+        give_back(cell, name)
+    assert ["n1"] == nodes_of(cell, "half")
+
+
+def test_vgpus_fill_the_fullest_device() -> None:
+    """The other stays whole for those who need it so; a share beside vGPUs goes elsewhere."""
+    cell = cell_of()
+    cell.node("n1", [virtual("U-1", q=4), virtual("U-2", q=4), device("U-3")])
+
+    for name in ("a", "b"):
+        cell.submit(name, vgpu("q"))
+        assert ["U-1"] == cell.lease(name).parts["n1"].units
+    cell.submit("share", share(0))
+    assert ["U-2"] == cell.lease("share").parts["n1"].units
+    cell.submit("card", whole())
+    assert ["U-3"] == cell.lease("card").parts["n1"].units
+
+
+def test_a_type_that_nobody_offers_is_refused() -> None:
+    """A final no, with the name."""
+    cell = cell_of()
+    cell.node("n1", [virtual("U-1", q=4)])
+
+    answer = cell.submit("a", vgpu("other"))
+
+    assert ("unknown_vgpu_type", {"vgpu_type": "other"}) == (answer.code, answer.numbers)
+
+
+def test_the_fold_refuses_a_vgpu_beside_another_type() -> None:
+    """A9: whoever writes it; and the state is checked."""
+    cell = cell_of()
+    cell.node("n1", [virtual("U-1", a=2, b=4)])
+    event = granted(cell, cell.submit("one", vgpu("a")))
+    cell.submit("two", vgpu("b"))
+    name = cell.key("two")
+
+    with pytest.raises(RuleBroken, match="A9"):
+        evolve(cell.state, event | {"lease": f"{name}/1", "request": name}, cell.now_us)
+
+
+def test_two_types_on_a_device_are_found() -> None:
+    """A9: what is held is checked on the state."""
+    cell = cell_of()
+    cell.node("n1", [virtual("U-1", a=3, b=4)])
+    cell.submit("one", vgpu("a"))
+    cell.submit("two", vgpu("a"))
+    cell.state.devices["U-1"].holds[cell.lease("two").id].vgpu_type = "b"
+
+    found = check(cell.state)
+
+    assert ["A9"] == [one.invariant for one in found]
+    assert "['a', 'b']" in found[0].detail

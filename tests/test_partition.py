@@ -8,6 +8,7 @@ import pytest
 
 from ledger.core.digest import digest, load_fold, save_fold
 from ledger.core.outbox import messages, open_orders
+from ledger.explain import why
 from ledger.testing import CoreDriver, device, mig_slice
 
 #: An H100 and an A30, as their drivers report them: name -> size, compute, MiB, starts, most.
@@ -191,6 +192,9 @@ def test_c09_variant_nothing_is_there_until_the_reboot_and_the_request_knows_why
     cell = cell_with(h100("GPU-a", mig_enabled=False, mig_pending=True))
     waiting = cell.submit("r1", {"mode": "mig", "profile": "1g.10gb"})
     assert ("queued", "partition_pending") == (waiting.code, waiting.numbers["reason"])
+    told = why(cell.state, (), cell.key("r1"))
+    assert told is not None
+    assert "partition change pending reboot on 1 devices" == told.reason
     assert "partition_pending" == split(cell, "GPU-a", ["1g.10gb"])
     assert {} == cell.state.slices
     cell.node("n1", [h100("GPU-a", piece("1g.10gb", 0))], incarnation="b2")
@@ -340,6 +344,17 @@ def test_a_quota_bounds_what_is_made() -> None:
     ].removeprefix("request.")
 
 
+def test_a_quota_for_one_model_leaves_the_other() -> None:
+    """The smaller card comes first, and is not made into anything that its quota forbids."""
+    cell = cell_with(a30("GPU-a"), h100("GPU-b"))
+    limits = [{"resource": "model:A30", "nominal": 0}]
+    plain = {"tenant": "t", "nominal_gpu_milli": 9_000, "limits": limits}
+    cell.feed("quota.apply", plain | {"author": "op", "reason": "x"}, source="/operator")
+    assert "reserved" == cell.submit("r1", {"mode": "mig", "compute_slices": 1}).code
+    (order,) = cell.state.orders.values()
+    assert ["GPU-b"] == order.units
+
+
 def test_cpu_beside_decides_where_a_slice_is_made() -> None:
     """A node without room beside its devices makes none."""
     cell = cell_with()
@@ -454,7 +469,9 @@ def test_an_inventory_from_before_the_change_changes_nothing() -> None:
     before = h100("GPU-a", piece("3g.40gb", 0))
     cell = cell_with(before, policy="relayout")
     ask(cell, "r1", "7g.80gb")
+    orders = list(cell.state.orders)
     cell.node("n1", [before])
+    assert orders == list(cell.state.orders)
     assert "reserved" == cell.state.requests[cell.key("r1")].state
     carry_out(cell)
     assert "granted" == cell.state.requests[cell.key("r1")].state
@@ -548,6 +565,39 @@ def test_two_plans_never_have_one_place() -> None:
     assert "queued" == ask(cell, "r5", "7g.80gb")
     carry_out(cell)
     assert 4 == len(cell.state.leases)
+
+
+def test_a_device_on_which_something_is_destroyed_takes_no_other_plan_until_that_is_over() -> None:
+    """What is there is known again when its node has answered; then who waits is served."""
+    small = [piece("1g.10gb", at) for at in (0, 2, 4)]
+    cell = cell_with(h100("GPU-a", *small), policy="relayout")
+    assert "reserved" == ask(cell, "r1", "2g.20gb")
+    assert "queued" == ask(cell, "r2", "1g.20gb")
+    carry_out(cell)
+    assert [("create", "1g.20gb", 6)] == steps(cell)
+
+
+def test_an_idle_slice_that_is_kept_for_somebody_is_not_in_anybodys_way() -> None:
+    """One of two slices is free and waits with its request for the other, whose lease ends."""
+    cell = cell_with(h100("GPU-a", piece("3g.40gb", 0), piece("3g.40gb", 4)), policy="relayout")
+    cell.queue(preemption="any-tenant")
+    assert "granted" == ask(cell, "low", "3g.40gb", preemptible=True)
+    assert "reserved" == ask(cell, "high", "3g.40gb", 2, priority=5)
+    assert "queued" == ask(cell, "r3", "2g.20gb")
+    cell.answer_all_orders()
+    assert 2 == len(cell.lease("high").parts["n1"].units)
+
+
+def test_a_slice_that_was_not_proved_clean_is_not_destroyed() -> None:
+    """What is in quarantine is an operator's to judge (A11)."""
+    cell = cell_with(h100("GPU-a", piece("3g.40gb", 0)), policy="relayout")
+    ask(cell, "r1", "3g.40gb")
+    cell.release(cell.lease("r1").id)
+    cell.order_failed(next(iter(cell.state.orders)))
+    assert "queued" == ask(cell, "r2", "7g.80gb")
+    assert "instance_busy" == split(cell, "GPU-a", ["7g.80gb"])
+    cell.clear("GPU-a")
+    assert ["destroy", "create"] == [do for do, _, _ in steps(cell)]
 
 
 def test_a_slice_that_becomes_idle_makes_room_for_who_waits() -> None:

@@ -287,7 +287,22 @@ def test_a_kept_device_that_is_another_by_now_is_not_given() -> None:
     cell.submit("high", {"mode": "whole", "memory_mib": 80_000}, priority=9)
 
     cell.node("n1", [device("GPU-a", memory_mib=40_000)])
+
+    assert "queued" == _state_of(cell, "high")
     cell.answer_all_orders()
+    assert "queued" == _state_of(cell, "high")
+
+
+def test_a_kept_place_whose_pool_has_other_labels_is_let_go_at_once() -> None:
+    """S2: what a worker sees when it loads, one that went all the way has seen as well."""
+    cell = _cell(preemption="any-tenant")
+    cell.pool(labels={"zone": "1"})
+    cell.node("n1", [device("GPU-a")])
+    cell.submit("low", preemptible=True)
+    cell.submit("high", {"mode": "whole", "labels": {"zone": "1"}}, priority=9)
+    assert "reserved" == _state_of(cell, "high")
+
+    cell.pool(labels={"zone": "2"})
 
     assert "queued" == _state_of(cell, "high")
 
@@ -461,3 +476,15 @@ def test_to_lower_a_quota_twice_stops_no_more_than_once() -> None:
 
     assert "granted" == cell.lease("r1").state
     assert "stopping" == cell.lease("r2").state
+
+
+def test_a_class_that_one_quota_has_no_room_for_is_there_for_another() -> None:
+    """Who finds no place because of the quota does not speak for all who need the same."""
+    cell = _cell()
+    _quota(cell, "a", 5_000, limits=[{"resource": "memory_mib", "nominal": 1_000}])
+    for tenant in ("a", "t"):
+        cell.submit(f"of-{tenant}", tenant=tenant)
+    cell.node("n1", [device("GPU-a")])
+
+    assert "queued" == _state_of(cell, "of-a")
+    assert "granted" == _state_of(cell, "of-t")

@@ -114,9 +114,15 @@ def _planned(numbers: Mapping[str, object]) -> str:
     return f"what is free is planned for {numbers['planned_for']}"
 
 
+def _pending(numbers: Mapping[str, object]) -> str:
+    """Say it as operators do (C09)."""
+    return f"partition change pending reboot on {numbers['devices']} devices"
+
+
 _SENTENCES: dict[str, Callable[[Mapping[str, object]], str]] = {
     "no_capacity": _no_capacity,
     "no_such_hardware": _no_hardware,
+    "partition_pending": _pending,
     "quota_in_use": _quota,
     "budget_spent": _budget,
     "exceeds_quota": _exceeds_quota,

@@ -53,12 +53,14 @@ RULES = {
     "exceeds_max_run": "it runs no longer than the queue allows",
     "needs_max_run": "it states a longest run, if its quota has a budget of time",
     "unknown_licence": "the licences that it names exist",
+    "unknown_vgpu_type": "a device offers the vGPUs that it asks for",
     "exceeds_licences": "it needs no more of a licence than there is",
     "incompatible": "what it runs runs on such devices, drivers and frameworks",
     "licences_in_use": "the licences it needs are not in use",
     "quota_in_use": "the quota has room beside its other leases",
     "budget_spent": "the quota's budget of time covers its longest run",
     "behind_in_queue": "no earlier request of a strict queue waits for the same kind",
+    "partition_pending": "no change of a device's MIG mode waits for a reboot",
     "no_such_hardware": "the cell has devices of that kind",
     "no_capacity": "enough of them are free, counted place by place",
     "planned_for_another": "what is free is not planned for an earlier request",
@@ -80,12 +82,14 @@ ADVICE = {
     "exceeds_max_run": "state a shorter longest run, or use another queue",
     "needs_max_run": "state a longest run (max_run_s)",
     "unknown_licence": "name an existing licence, or an operator makes it (licence.apply)",
+    "unknown_vgpu_type": "a node with such devices joins, or another type is asked for",
     "exceeds_licences": "use fewer, or an operator raises the count (licence.apply)",
     "incompatible": "ask for other devices, or use another version or framework",
     "licences_in_use": "a lease that uses the licence ends, or its count is raised",
     "quota_in_use": "a lease that counts against the quota ends, or the quota is raised",
     "budget_spent": "the next period begins, or the run is shorter, or the budget is raised",
     "behind_in_queue": "the requests ahead in the queue are served or withdrawn",
+    "partition_pending": "the node is rebooted and reports the slices",
     "no_such_hardware": "a node with such devices joins, or other models are asked for",
     "no_capacity": "a lease on such devices ends and they are proved clean",
     "planned_for_another": "the planned request starts, or this one states a run that ends before",
@@ -186,6 +190,7 @@ def _policy(state: State, asking: Asking) -> Iterator[_Asked]:
         lacks = never is not None and never[0] == code
         yield code, not lacks, never[1] if never is not None and lacks else {}
     yield "incompatible", True, {}
+    yield "unknown_vgpu_type", True, {}
     used = licences_short(state, key.need) if never is None else None
     yield "licences_in_use", used is None, used or {}
     spent = over is not None and over.resource == "gpu_time"
@@ -217,10 +222,12 @@ def _supply(state: State, asking: Asking) -> Iterator[_Asked]:
     serves = need.pool is None or pool_serves(state, need.pool, need)
     yield "pool_refuses", serves, {"pool": need.pool, "mode": need.mode}
     short = shortfall(state, need)
+    fits = place(state, need) is not None
+    pending = short.code == "partition_pending" and not fits
+    yield "partition_pending", not pending, short.numbers if pending else {}
     yield "no_such_hardware", bool(classes), {"kinds": len(classes)} if classes else short.numbers
     if not classes:
         return
-    fits = place(state, need) is not None
     yield "no_capacity", fits or short.code != "no_capacity", short.numbers
     yield "constraints_unmet", fits or short.code != "constraints_unmet", short.numbers
     yield _planned(state, asking, fits=fits)

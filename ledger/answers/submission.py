@@ -8,8 +8,7 @@ import orjson
 from pydantic import ValidationError
 
 from ledger.answers.rules import Asking
-from ledger.core.compatibility import compatible
-from ledger.core.constraints import for_tenant
+from ledger.core.admission import admitted
 from ledger.core.decide_requests import asker_for, need_of
 from ledger.core.templates import filled
 from schemas.requests import RequestSubmit
@@ -29,8 +28,7 @@ def asking_for(state: State, asked: RequestSubmit, name: str) -> Asking | None:
     queue = state.queues.get(whole.queue)
     if whole.tenant not in state.quotas or queue is None:
         return None
-    need = for_tenant(state, need_of(whole, name.partition("#")[0]), whole.tenant)
-    need, _ = compatible(state, whole, need)
+    need, _ = admitted(state, whole, need_of(whole, name.partition("#")[0]))
     asker = asker_for(state, whole, need, name, state.now_us)
     run_us = queue.max_run_us if whole.max_run_s is None else whole.max_run_s * 1_000_000
     return Asking(asker, whole.tenant, run_us)

@@ -11,7 +11,17 @@ from typing import Annotated
 
 import typer
 
-from ledger.cli import audit, formats, letters, policy, questions, requests, running, whatif
+from ledger.cli import (
+    audit,
+    formats,
+    letters,
+    policy,
+    questions,
+    requests,
+    reservations,
+    running,
+    whatif,
+)
 from ledger.cli.common import EXIT_INTERRUPTED, JsonOption, LogOption, PrefixOption
 from ledger.collector import relax
 
@@ -52,7 +62,7 @@ def _shared(
     """Take the options that may stand before any command; `common.command` reads them."""
 
 
-for module in (running, requests, questions, whatif, policy, formats, audit, letters):
+for module in (running, requests, questions, whatif, policy, reservations, formats, audit, letters):
     module.register(app)
 
 

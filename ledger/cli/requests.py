@@ -89,6 +89,7 @@ class Asked:
     ] = None
     recovery: Annotated[str | None, typer.Option(help="when evicted: requeue or end")] = None
     template: Annotated[str | None, typer.Option(help="template [the task type's]")] = None
+    reservation: Annotated[str | None, typer.Option(help="run within it, or not at all")] = None
     checkpoint: Annotated[str | None, typer.Option(help="where the checkpoint is")] = None
     rollback: Annotated[str | None, typer.Option(help="model or version to go back to")] = None
     image: Annotated[str | None, typer.Option(help="image, for the record")] = None
@@ -119,6 +120,7 @@ class Asked:
                 "replicas_min": self.replicas_min,
                 "recovery": self.recovery,
                 "template": self.template,
+                "reservation": self.reservation,
                 "checkpoint": self.checkpoint,
                 "rollback": self.rollback,
                 "image": self.image,
@@ -378,6 +380,7 @@ _HINTS = {
     "unknown_template": "Is --template right? gpuledger template apply makes a template",
     "template_requires": "Say it, and ask with a new id",
     "template_forbids": "Ask for less, or name another --template, with a new id",
+    "unknown_reservation": "gpuledger reservation list names them; ask with a new id",
     "unknown_queue": "Is --queue right? gpuledger queue apply makes a queue; ask with a new id",
     "unknown_lease": "A lease is SOURCE#ID/ATTEMPT: gpuledger state lists them; is --source right?",
     "unknown_request": "A request is SOURCE#ID: gpuledger state lists them; is --source right?",

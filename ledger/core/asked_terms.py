@@ -24,7 +24,11 @@ def terms_of(asked: RequestSubmit, source: str) -> Terms | None:
         ask.driver_min or "",
         spread,
         f"{source}#{asked.task.id}" if spread else "",
-        ask.mode == "whole" and ask.same_nvlink_domain,
+        getattr(ask, "same_nvlink_domain", False),
         tuple(sorted(asked.licences.items())),
+        getattr(ask, "encoder_sessions", 0),
+        getattr(ask, "decoder_sessions", 0),
+        ask.mode if ask.mode in ("passthrough", "vgpu") else "",
+        ask.type if ask.mode == "vgpu" else "",
     )
     return None if found == _NONE else found

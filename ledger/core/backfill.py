@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.core.advance import clash, outside_reservations
+from ledger.core.asking import asker_of
 from ledger.core.constraints import eligible, narrowed
 from ledger.core.picking import Apart
+from ledger.core.repair import beside_repairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +40,23 @@ _NEVER = 1 << 62
 
 
 def allowed_nodes(state: State, asker: Asker, now_us: int) -> Callable[[str], bool] | None:
-    """Return who of the nodes is not planned for an earlier one; None when nothing is planned."""
+    """Return on which nodes the asker may start now, as far as anything was promised there.
+
+    They are not planned for an earlier one, enough is left for gangs whose place is kept
+    (A10), and no reservation is broken. None: nothing is promised anywhere.
+    """
+    found = (
+        _unplanned(state, asker, now_us),
+        beside_repairs(state, asker),
+        outside_reservations(state, asker, now_us),
+    )
+    rules = [rule for rule in found if rule is not None]
+    if len(rules) < 2:  # noqa: PLR2004 - one rule needs no other around it
+        return rules[0] if rules else None
+    return lambda node: all(rule(node) for rule in rules)
+
+
+def _unplanned(state: State, asker: Asker, now_us: int) -> Callable[[str], bool] | None:
     plans = state.index.plans
     if not plans:
         return None
@@ -56,13 +75,17 @@ def allowed_nodes(state: State, asker: Asker, now_us: int) -> Callable[[str], bo
     return allowed
 
 
-def unpromised_nodes(state: State, asker: Asker) -> Callable[[str], bool]:
+def unpromised_nodes(state: State, asker: Asker, now_us: int) -> Callable[[str], bool]:
     """Return who of the nodes may be cleared for the asker: not for one later in line."""
     plans = state.index.plans
+    beside = beside_repairs(state, asker)
+    outside = outside_reservations(state, asker, now_us)
 
     def unpromised(node: str) -> bool:
         owner = plans.get(node)
-        return owner in (None, asker.request) or asker.rank < state.requests[owner].rank
+        if owner not in (None, asker.request) and asker.rank >= state.requests[owner].rank:
+            return False
+        return (beside is None or beside(node)) and (outside is None or outside(node))
 
     return unpromised
 
@@ -74,8 +97,11 @@ def plan_stands(state: State, request: str) -> bool:
         return False
     need = known.need
     classes = state.index.matches(state, need)
+    asker = asker_of(state, known)
+    start_us = max(known.plan.start_us or 0, state.now_us)
     return all(
         any(_best(state, state.nodes[name], need, key) is not None for key in classes)
+        and clash(state, asker, name, start_us, state.now_us) is None
         for name in known.plan.nodes
     )
 
@@ -90,6 +116,9 @@ def plan_for(turn: Turn, asker: Asker) -> None:
     if state.queues[asker.key.queue].ordering != "backfill":
         # If it has a plan, its queue had another order then.
         drop_plan(turn, request.id)
+        return
+    if asker.key.reservation is not None:
+        # Its place is reserved already.
         return
     if need.mode != "whole" or not need.count or (need.terms and need.terms.by_device):
         return
@@ -152,8 +181,9 @@ def _plan(state: State, asker: Asker, now_us: int) -> tuple[list[str], int | Non
             if owner not in (None, asker.request) and state.requests[owner].rank < asker.rank:
                 continue
             when = _best(state, state.nodes[name], need, key)
-            if when is not None:
-                ready.append((max(when[0], now_us), -when[1], name))
+            start_us = max(when[0], now_us) if when is not None else now_us
+            if when is not None and clash(state, asker, name, start_us, now_us) is None:
+                ready.append((start_us, -when[1], name))
         if len(ready) < need.nodes:
             continue
         ready.sort()

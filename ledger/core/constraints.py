@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ledger.core.passthrough import whole_groups
 from ledger.core.places import NO_DEVICE
 from ledger.core.state import WHOLE_MILLI
 from ledger.core.terms import Terms, version
@@ -53,7 +54,7 @@ def pool_serves(state: State, name: str, need: Need) -> bool:
     pool = state.pools.get(name)
     if pool is None:
         return False
-    if pool.allowed_modes and need.count and need.mode not in pool.allowed_modes:
+    if pool.allowed_modes and need.count and need.delivery not in pool.allowed_modes:
         return False
     return not pool.allowed_tenants or need.tenant in pool.allowed_tenants
 
@@ -79,7 +80,16 @@ def eligible(state: State, key: ClassKey, node: Node, need: Need) -> bool:
     devices = _devices(state, node, key)
     if not all(_has(device, terms) for device in devices):
         return False
-    return not terms.same_nvlink_domain or _largest_domain(devices) >= need.count
+    if terms.encoder_sessions or terms.decoder_sessions:
+        devices = [one for one in devices if _has_media(one, terms)]
+    if terms.same_nvlink_domain:
+        return _largest_domain(devices) >= need.count
+    if terms.delivery == "passthrough":
+        return whole_groups(state, node, [one.uuid for one in devices], need.count) is not None
+    if terms.delivery == "vgpu":
+        wanted = (need.memory_mib, terms.vgpu_most, terms.vgpu_type)
+        devices = [one for one in devices if one.facts and wanted in one.facts.vgpu_types]
+    return not terms.by_device or len(devices) >= need.count
 
 
 def _devices(state: State, node: Node, key: ClassKey) -> list[Device]:
@@ -95,6 +105,16 @@ def _has(device: Device, terms: Terms) -> bool:
         return False
     capability = device.facts.capability if device.facts is not None else ""
     return not terms.capability or _at_least(capability, terms.capability)
+
+
+def _has_media(device: Device, terms: Terms) -> bool:
+    """Say whether the device has as many sessions as are asked, in use or not."""
+    facts = device.facts
+    return (
+        facts is not None
+        and facts.encoder_sessions >= terms.encoder_sessions
+        and facts.decoder_sessions >= terms.decoder_sessions
+    )
 
 
 def _at_least(found: str, least: str) -> bool:
@@ -182,6 +202,9 @@ def terms_fault(state: State, need: Need, parts: Iterable[Part]) -> str | None:
         ]
         if not all(_has(device, terms) for device in devices):
             return f"a device on {name} is of another architecture or capability"
+        passed = terms.delivery == "passthrough"
+        if passed and whole_groups(state, node, part.units, len(part.units)) is None:
+            return f"the devices on {name} are not whole IOMMU groups"
         if terms.same_nvlink_domain and _largest_domain(devices) < len(devices):
             return f"the devices on {name} are not of one NVLink domain"
     if terms is not None and terms.spread:

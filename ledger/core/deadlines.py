@@ -21,7 +21,8 @@ __all__ = ["Deadline", "Deadlines", "due_time", "expected_end"]
 #: (due µs, kind, id). Kinds: ``node`` lost, ``order`` timed out, ``run`` and
 #: ``wait`` limits, ``remind`` and ``idle`` of leases that are not used,
 #: ``budget`` of a period that ends, ``settle`` of a node on which more is to be
-#: ended than one record takes.
+#: ended than one record takes, ``repair`` of a place kept for a gang, ``opens`` and
+#: ``closes`` of reservations.
 Deadline = tuple[int, str, str]
 
 _SLACK = 1024
@@ -48,6 +49,11 @@ def due_time(state: State, kind: str, name: str) -> int | None:
         if quota.period_us is None or not quota.spent_milli_us:
             return None
         return (quota.spent_period + 1) * quota.period_us
+    if kind == "repair":
+        request = state.requests.get(name)
+        return request.repair.until_us if request and request.repair else None
+    if kind in ("opens", "closes"):
+        return _window_due(state, kind, name)
     node = state.nodes[name]
     if kind == "settle":
         return node.unsettled_us if node.unsettled is not None else None
@@ -55,6 +61,15 @@ def due_time(state: State, kind: str, name: str) -> int | None:
     if node.state != "silent" or node.silent_since_us is None:
         return None
     return node.silent_since_us + pool.silent_grace_us
+
+
+def _window_due(state: State, kind: str, name: str) -> int | None:
+    one = state.reservations.get(name)
+    if one is None:
+        return None
+    if kind == "closes":
+        return one.end_us
+    return None if one.opened or one.cancelled else one.start_us
 
 
 def _idle_due(state: State, kind: str, name: str) -> int | None:
@@ -164,6 +179,8 @@ class Deadlines:
             + [("rest", name) for name in state.requests]
             + [("budget", name) for name in state.quotas]
             + [("settle", name) for name in state.nodes]
+            + [("repair", name) for name in state.requests]
+            + [(kind, name) for name in state.reservations for kind in ("opens", "closes")]
         )
         found = [(due_time(state, kind, name), kind, name) for kind, name in named]
         self._heap = [(due, kind, name) for due, kind, name in found if due is not None]

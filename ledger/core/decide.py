@@ -17,6 +17,7 @@ from ledger.core.decide_partition import PARTITIONS
 from ledger.core.decide_policy import POLICY
 from ledger.core.decide_quota import QUOTAS
 from ledger.core.decide_requests import REQUESTS
+from ledger.core.decide_reservations import RESERVATIONS, mend_reservations
 from ledger.core.decide_supply import OBSERVATIONS
 from ledger.core.decide_templates import TEMPLATES
 from ledger.core.due import fire
@@ -42,7 +43,15 @@ CREATES_CELL = frozenset(
 _SILENT = frozenset({"unchanged", "observed", "duplicate"})
 
 _RULES: dict[str, Callable[[Turn, Input], Answer]] = (
-    COMPATIBILITIES | REQUESTS | POLICY | QUOTAS | TEMPLATES | PARTITIONS | OBSERVATIONS | ORDERS
+    COMPATIBILITIES
+    | REQUESTS
+    | RESERVATIONS
+    | POLICY
+    | QUOTAS
+    | TEMPLATES
+    | PARTITIONS
+    | OBSERVATIONS
+    | ORDERS
 )
 
 
@@ -70,6 +79,8 @@ def decide(state: State, given: Input) -> Decision:
         run_pass(turn)
     if not code:
         code, numbers = _RULES[given.type](turn, given)
+    if state.reservations:
+        mend_reservations(turn)
     if not state.pass_cut:
         run_pass(turn)
     recorded = bool(turn.events) or code not in _SILENT

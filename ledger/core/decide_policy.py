@@ -25,8 +25,18 @@ __all__ = ["POLICY"]
 
 _US = 1_000_000
 
-#: The slices of a device that raise no alarm where nothing else is said.
-_FEW = 4
+#: How long a gang's place is kept where nothing else is said.
+_REPAIR_S = 600
+
+#: Fields of a pool that are on record where they are not at their default.
+_IF_SAID = {
+    "placement",
+    "partition",
+    "slices_warning",
+    "allowed_modes",
+    "allowed_tenants",
+    "memory_overcommit_permille",
+}
 
 
 def _pool(turn: Turn, given: Input) -> Answer:
@@ -41,11 +51,7 @@ def _pool(turn: Turn, given: Input) -> Answer:
             "author": asked.author,
             "reason": asked.reason,
         }
-        | ({} if asked.placement == "best-fit" else {"placement": asked.placement})
-        | ({} if asked.partition == "never" else {"partition": asked.partition})
-        | ({} if asked.slices_warning == _FEW else {"slices_warning": asked.slices_warning})
-        | ({"allowed_modes": list(asked.allowed_modes)} if asked.allowed_modes else {})
-        | ({"allowed_tenants": list(asked.allowed_tenants)} if asked.allowed_tenants else {})
+        | asked.model_dump(mode="json", include=_IF_SAID, exclude_defaults=True)
     )
     for _, node in sorted(turn.state.nodes.items()):
         if node.pool == asked.pool and node.state == "registering":
@@ -87,6 +93,7 @@ def _queue(turn: Turn, given: Input) -> Answer:
             "reason": asked.reason,
         }
         | {name: value for name, value in more.items() if value not in (None, False, [])}
+        | ({} if asked.repair_hold_s == _REPAIR_S else {"repair_hold_us": _us(asked.repair_hold_s)})
     )
     return "applied", {}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ledger.core.admission import admitted
 from ledger.core.asked_terms import terms_of
 from ledger.core.asking import Asker
-from ledger.core.compatibility import compatible
-from ledger.core.constraints import for_tenant, pool_serves
+from ledger.core.constraints import pool_serves
+from ledger.core.decide_reservations import not_within, too_long
 from ledger.core.estimate import expectation
-from ledger.core.licences import never_licensed
 from ledger.core.need import need_to_plain
 from ledger.core.placement import Placement, charge_of
 from ledger.core.quota import GPU, budget_left, chain, holder_of, most_ever
@@ -31,14 +31,23 @@ __all__ = ["REQUESTS", "asker_for", "lease_past", "need_of"]
 
 _US = 1_000_000
 
+#: Delivery modes that are counted like another.
+_COUNTED_AS = {"passthrough": "whole", "vgpu": "share"}
+
 
 def need_of(asked: RequestSubmit, source: str = "") -> Need:
     """Return the normalised need of a submission from a source, of no tenant yet."""
     ask = asked.ask
     labels = tuple(sorted(ask.labels.items()))
     host = (asked.beside.cpu_milli, asked.beside.memory_mib)
-    common = (ask.mode, ask.pool, labels, ask.models)
-    if ask.mode == "whole":
+    mode = _COUNTED_AS.get(ask.mode, ask.mode)
+    common = (mode, ask.pool, labels, ask.models)
+    if ask.mode == "passthrough":
+        need = Need(*common, ask.count, 1, WHOLE_MILLI, ask.memory_mib, "", *host)
+    elif ask.mode == "vgpu":
+        # How much of a device an instance is, devices say (`ledger.core.vgpu`).
+        need = Need(*common, 1, 1, WHOLE_MILLI, 0, "", *host)
+    elif ask.mode == "whole":
         milli = WHOLE_MILLI
         need = Need(*common, ask.count, ask.nodes, milli, ask.memory_mib, "", *host)
     elif ask.mode == "share":
@@ -53,11 +62,8 @@ def need_of(asked: RequestSubmit, source: str = "") -> Need:
 def _submit(turn: Turn, given: Input) -> Answer:
     state = turn.state
     asked = filled(state, given.data)
-    need = for_tenant(state, need_of(asked, given.source), asked.tenant)
-    need, compared = compatible(state, asked, need)
-    refusal = _never(state, given.data, asked, need)
-    if refusal is None and compared is not None:
-        refusal = ("incompatible", compared)
+    need, never = admitted(state, asked, need_of(asked, given.source))
+    refusal = _never(state, given.data, asked, need) or never
     if refusal is not None:
         return _reject(turn, given, refusal)
     asker = asker_for(state, asked, need, given.key, turn.now_us)
@@ -90,7 +96,7 @@ def asker_for(state: State, asked: RequestSubmit, need: Need, name: str, now_us:
     """Return the submission as one that asks now, as its request would once it is received."""
     holder = holder_of(state, asked.tenant, asked.project)
     run_us = run_limit(state, holder, asked.queue, _longest(state, asked))
-    key = ShapeKey(holder, asked.queue, need, run_us)
+    key = ShapeKey(holder, asked.queue, need, run_us, asked.reservation)
     return Asker(key, (-asked.priority, now_us, state.arrivals + 1), name)
 
 
@@ -117,9 +123,10 @@ def _never(state: State, said: RequestSubmit, asked: RequestSubmit, need: Need) 
     if queue.tenants and asked.tenant not in queue.tenants:
         return "not_admitted", {"tenant": asked.tenant, "queue": queue.name}
     if need.pool is not None and not pool_serves(state, need.pool, need):
-        return "pool_refuses", {"pool": need.pool, "tenant": asked.tenant, "mode": need.mode}
+        return "pool_refuses", {"pool": need.pool, "tenant": asked.tenant, "mode": asked.ask.mode}
     charge = charge_of(state, need)
-    refusal = refused(state, said, asked, charge)
+    refusal = not_within(state, asked.tenant, asked.reservation, need)
+    refusal = refusal or refused(state, said, asked, charge)
     if refusal is not None:
         return refusal
     if queue.max_gpus is not None and charge > queue.max_gpus * WHOLE_MILLI:
@@ -131,9 +138,6 @@ def _never(state: State, said: RequestSubmit, asked: RequestSubmit, need: Need) 
     longest = _longest(state, asked)
     if queue.max_run_us is not None and longest is not None and longest > queue.max_run_us:
         return "exceeds_max_run", {"max_run_us": longest, "queue_max_run_us": queue.max_run_us}
-    licences = never_licensed(state, need)
-    if licences is not None:
-        return licences
     if longest is None and state.quotas[holder].budgeted:
         return "needs_max_run", {"quota": holder}
     return None
@@ -176,6 +180,7 @@ def _receive(turn: Turn, given: Input, asked: RequestSubmit, need: Need) -> None
         "replicas_min": _replicas_min(asked),
         "recovery": asked.recovery or _RECOVERY.get(asked.task.type),
         "template": asked.template,
+        "reservation": asked.reservation,
         "checkpoint": asked.checkpoint,
         "rollback": asked.rollback,
         "image": asked.image,
@@ -270,6 +275,9 @@ def _extend(turn: Turn, given: Input) -> Answer:
         plan = state.requests[owner].plan if owner is not None else None
         if plan is not None and (plan.start_us is None or plan.start_us < due_us):
             return "planned_for_another", {"node": node, "start_us": plan.start_us}
+    refusal = too_long(state, lease, due_us, turn.now_us)
+    if refusal is not None:
+        return refusal
     turn.emit({"type": "lease.extended", "lease": lease.id, "due_us": due_us})
     return "applied", {"due_us": due_us}
 

@@ -54,5 +54,7 @@ def _plain(index: Index, state: State) -> dict[str, object]:
         "waiting": {key: (shape.line, shape.classes) for key, shape in waiting.shapes.items()},
         "filed": waiting.filed(),
         "plans": index.plans,
+        "repairs": {node: set(names) for node, names in index.repairs.items()},
+        "booked": {node: set(names) for node, names in index.booked.items()},
         "deadlines": index.deadlines.standing(state),
     }

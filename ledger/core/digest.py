@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ledger.core.advance import Reservation
 from ledger.core.compatibility import Compatibility
 from ledger.core.constraints import for_tenant
 from ledger.core.fold import Fold, Head
@@ -21,6 +22,7 @@ from ledger.core.makers import load_geometry
 from ledger.core.need import need_from_plain, need_to_plain
 from ledger.core.policies.workload import Workload
 from ledger.core.quota import Charge, Limit, Quota, QuotaAsk
+from ledger.core.repair import Repair
 from ledger.core.state import (
     Device,
     Hold,
@@ -51,6 +53,7 @@ _TABLES: dict[str, type[Any]] = {
     "quotas": Quota,
     "quota_asks": QuotaAsk,
     "templates": Template,
+    "reservations": Reservation,
     "compatibilities": Compatibility,
     "licences": Licence,
     "nodes": Node,
@@ -135,4 +138,6 @@ def _load_state(plain: dict[str, Any]) -> State:
             request.charge = Charge(**request.charge)  # type: ignore[arg-type]
         if request.plan is not None:
             request.plan = Plan(**request.plan)  # type: ignore[arg-type]
+        if request.repair is not None:
+            request.repair = Repair(**request.repair)  # type: ignore[arg-type]
     return state

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ledger.core.deadlines import due_time
 from ledger.core.decide_partition import partition_failed
+from ledger.core.decide_reservations import close_reservation, open_reservation
 from ledger.core.limits import MAX_DUE
 from ledger.core.losing import lose_node, settle_node
 
@@ -77,6 +78,18 @@ def _budget(turn: Turn, name: str, _due_us: int) -> None:
     turn.emit({"type": "quota.renewed", "quota": name})
 
 
+def _repair(turn: Turn, name: str, _due_us: int) -> None:
+    turn.emit({"type": "request.repair-over", "request": name})
+
+
+def _opens(turn: Turn, name: str, _due_us: int) -> None:
+    open_reservation(turn, name)
+
+
+def _closes(turn: Turn, name: str, _due_us: int) -> None:
+    close_reservation(turn, name)
+
+
 def _settle(turn: Turn, name: str, _due_us: int) -> None:
     settle_node(turn, name)
 
@@ -91,4 +104,7 @@ _RULES: dict[str, Callable[[Turn, str, int], None]] = {
     "budget": _budget,
     "rest": _rest,
     "settle": _settle,
+    "repair": _repair,
+    "opens": _opens,
+    "closes": _closes,
 }

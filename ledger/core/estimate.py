@@ -148,6 +148,9 @@ def quick_estimate(state: State, asker: Asker, now_us: int) -> Estimate | None:
 
 def expectation(state: State, asker: Asker, now_us: int) -> dict[str, int | str]:
     """Return what the event that lets a request wait says of its start: nothing if unknown."""
+    if asker.key.reservation is not None:
+        # When it starts is said by its reservation, and by nothing that ends before.
+        return {}
     found = quick_estimate(state, asker, now_us)
     if found is None or found.start_us is None:
         return {}

@@ -22,12 +22,16 @@ from ledger.core.evolve_supply import push_idle
 from ledger.core.fair_share import spend, use_up
 from ledger.core.index import usable
 from ledger.core.lifecycles import step
+from ledger.core.media import sessions_fit, sessions_of
 from ledger.core.quota import holder_of, leave, remove
+from ledger.core.repair import let_repair_go
 from ledger.core.state import (
+    NO_POOL,
     WHOLE_MILLI,
     Device,
     Hold,
     Lease,
+    Need,
     Node,
     Order,
     Part,
@@ -38,6 +42,7 @@ from ledger.core.state import (
     free_milli,
     slice_state,
 )
+from ledger.core.vgpu import held_milli, vgpu_fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +58,7 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
         state.index.unqueued(state, request)
     let_reservation_go(state, request)
     state.index.unplanned(state, request)
+    let_repair_go(state, request)
     request.state = step("request", request.id, request.state, "granted")
     name = event["lease"]
     charge = event["charge_milli"]
@@ -88,11 +94,26 @@ def _take(state: State, request: Request, lease: Lease, part: Part) -> None:
         return
     for uuid in part.units:
         device = state.devices[uuid]
-        if need.mode == "whole":
-            _take_device(node, device, lease, Hold(WHOLE_MILLI, device.memory_mib))
-        else:
-            _take_device(node, device, lease, Hold(need.gpu_milli, need.memory_mib))
+        if not sessions_fit(device, need):
+            raise RuleBroken("A13", f"lease {lease.id} takes more sessions than {uuid} has")
+        if not vgpu_fits(device, need):
+            raise RuleBroken(
+                "A9", f"lease {lease.id} takes {uuid}, which has vGPUs of another kind"
+            )
+        _take_device(state, node, device, lease, _hold(state, node, device, need))
     state.index.refresh(state, node, part.units)
+
+
+def _hold(state: State, node: Node, device: Device, need: Need) -> Hold:
+    encoders, decoders = sessions_of(need)
+    if need.mode == "whole":
+        hold = Hold(WHOLE_MILLI, device.memory_mib)
+    else:
+        hold = Hold(held_milli(need), need.memory_mib)
+        hold.vgpu_type = need.terms.vgpu_type if need.terms is not None else ""
+        hold.permille = state.pools.get(node.pool, NO_POOL).memory_overcommit_permille
+    hold.encoder_sessions, hold.decoder_sessions = encoders, decoders
+    return hold
 
 
 def _take_beside(node: Node, request: Request) -> None:
@@ -105,17 +126,17 @@ def _take_beside(node: Node, request: Request) -> None:
         raise RuleBroken("A2", f"request {request.id} takes more CPU or memory than {name} has")
 
 
-def _take_device(node: Node, device: Device, lease: Lease, hold: Hold) -> None:
+def _take_device(state: State, node: Node, device: Device, lease: Lease, hold: Hold) -> None:
     old = device_state(device)
     if device.node != node.name or not usable(node, device):
         raise RuleBroken("A6", f"lease {lease.id} takes {device.uuid}, which is not usable")
     if device.mig_enabled or device.slices:
         raise RuleBroken("A3", f"lease {lease.id} takes {device.uuid}, which is in MIG mode")
-    if free_milli(device) < hold.milli or free_memory(device) < hold.mib:
+    if free_milli(device) < hold.milli or free_memory(state, device) < hold.mib:
         raise RuleBroken(
             "A1" if hold.milli == WHOLE_MILLI else "A9",
             f"lease {lease.id} takes {hold.milli} milli and {hold.mib} MiB of {device.uuid},"
-            f" which has {free_milli(device)} and {free_memory(device)}",
+            f" which has {free_milli(device)} and {free_memory(state, device)}",
         )
     device.holds[lease.id] = hold
     _stepped(device, old)
@@ -156,6 +177,7 @@ def _lease_stopping(state: State, event: Event, _now: int) -> None:
     lease = state.leases[event["lease"]]
     lease.state = step("lease", lease.id, lease.state, "stopping")
     lease.reason = event["reason"]
+    _loosen_booked(state, lease)
     request = state.requests[lease.request]
     if event["reason"] == "preempted" and not request.evicted and request.charge is not None:
         # What it holds is another's from now on; its quota has it until it has ended.
@@ -212,6 +234,14 @@ def _lease_ended(state: State, event: Event, now: int) -> None:
     request.code = event["reason"]
     for part in lease.parts.values():
         _let_go(state, request, lease, part)
+    _loosen_booked(state, lease)
+
+
+def _loosen_booked(state: State, lease: Lease) -> None:
+    """What ends sooner leaves more beside a reservation, before it is free."""
+    for name in lease.parts:
+        if name in state.index.booked:
+            state.index.free_class(state, state.nodes[name])
 
 
 def _let_go(state: State, request: Request, lease: Lease, part: Part) -> None:

@@ -13,6 +13,7 @@ from ledger.core.licences import count_licences, licences_short
 from ledger.core.lifecycles import step
 from ledger.core.need import need_from_plain
 from ledger.core.quota import Charge, add, amount, available, holder_of, leave, remove
+from ledger.core.repair import let_repair_go
 from ledger.core.state import Plan, Request, State
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _request_received(state: State, event: Event, now: int) -> None:
         get("replicas_min", 0),
         get("recovery"),
         get("template"),
+        reservation=get("reservation"),
     )
 
 
@@ -101,6 +103,7 @@ def _request_ended(state: State, event: Event, now: int) -> None:
         state.index.unqueued(state, request)
     let_reservation_go(state, request)
     state.index.unplanned(state, request)
+    let_repair_go(state, request)
     state.seen.pop(request.id, None)
     state.seen[request.id] = [request.fp, request.code, now, event["how"], request.attempt]
 
@@ -117,6 +120,7 @@ def _request_reserved(state: State, event: Event, _now: int) -> None:
     if request.state == "queued":
         state.index.unqueued(state, request)
     state.index.unplanned(state, request)
+    let_repair_go(state, request)
     request.state = step("request", request.id, request.state, "reserved")
     request.code = "reserved"
     units = sum(len(part["units"]) for part in event["parts"])

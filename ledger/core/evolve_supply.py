@@ -55,6 +55,7 @@ def _pool_applied(state: State, event: Event, _now: int) -> None:
         event.get("slices_warning", 4),
         list(event.get("allowed_modes", ())),
         list(event.get("allowed_tenants", ())),
+        event.get("memory_overcommit_permille", 1000),
     )
     state.index.scores.clear()
     if pools_limited(state) != limited:
@@ -62,6 +63,10 @@ def _pool_applied(state: State, event: Event, _now: int) -> None:
             request.need = for_tenant(state, request.need, request.tenant)
         state.index.needs_changed(state)
     state.index.classes_changed(state)
+    # A kept place may not have the labels any more that were asked for.
+    for request in state.requests.values():
+        if request.kept:
+            state.index.ripe_for(request.id)
     for node in state.nodes.values():
         if node.pool == name and node.state == "silent":
             _push_silence(state, node)
@@ -98,6 +103,7 @@ def _queue_applied(state: State, event: Event, _now: int) -> None:
         get("reclaim", "never"),
         get("idle_remind_us"),
         get("idle_reclaim_us"),
+        get("repair_hold_us", 600_000_000),
     )
     state.index.queue_changed(state, name)
     for lease in state.leases.values():
@@ -209,6 +215,15 @@ def _licence_applied(state: State, event: Event, _now: int) -> None:
     state.index.ripen()
 
 
+def _look_at_kept(state: State, uuids: list[str]) -> None:
+    """Let places on these devices be looked at whole: they may be of another class by now."""
+    for uuid in uuids:
+        device = state.devices[uuid]
+        for request in (device.kept_for, *(state.slices[one].kept_for for one in device.slices)):
+            if request is not None:
+                state.index.ripe_for(request)
+
+
 def _node_registered(state: State, event: Event, _now: int) -> None:
     name = event["node"]
     node = state.nodes.get(name)
@@ -245,6 +260,7 @@ def _node_registered(state: State, event: Event, _now: int) -> None:
     node.driver = event.get("driver") or ""
     node.labels = event.get("labels", {})
     state.index.refresh_node(state, node)
+    _look_at_kept(state, node.devices)
     state.index.facts_changed(state)
 
 
@@ -256,19 +272,6 @@ def _node_changed(state: State, event: Event, now: int) -> None:
         node.state = step("node", node.name, node.state, new)
         node.silent_since_us = now if new == "silent" else None
         _push_silence(state, node)
-    state.index.refresh_node(state, node)
-
-
-def _node_unsettled(state: State, event: Event, now: int) -> None:
-    node = state.nodes[event["node"]]
-    node.unsettled, node.unsettled_us = event["reason"], now
-    state.index.due(state, now, "settle", node.name)
-    state.index.refresh_node(state, node)
-
-
-def _node_settled(state: State, event: Event, _now: int) -> None:
-    node = state.nodes[event["node"]]
-    node.unsettled, node.unsettled_us = None, 0
     state.index.refresh_node(state, node)
 
 
@@ -321,6 +324,7 @@ def _device_discovered(state: State, event: Event, _now: int) -> None:
     device.facts = facts_from_plain(event)
     partition_retried(state, device)
     state.index.refresh(state, node, [uuid])
+    _look_at_kept(state, [uuid])
     state.index.refresh_bare(state, node)
     state.index.facts_changed(state)
 
@@ -387,8 +391,6 @@ SUPPLY: dict[str, Callable[[State, Event, int], None]] = {
     "licence.applied": _licence_applied,
     "node.registered": _node_registered,
     "node.changed": _node_changed,
-    "node.unsettled": _node_unsettled,
-    "node.settled": _node_settled,
     "device.discovered": _device_discovered,
     "device.health": _device_health,
     "device.quarantined": _device_quarantined,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.isolation import given_by, isolation_of
+
 if TYPE_CHECKING:
     from ledger.core.state import Need, State
 
@@ -18,14 +20,17 @@ def unit_names(state: State, units: list[str]) -> list[str]:
 def reply_parts(state: State, need: Need, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the granted parts as a reply carries them, node by node."""
     found = []
+    passed = need.delivery in ("passthrough", "vgpu")
     for part in parts:
         names = unit_names(state, part["units"])
         found.append(
             {
                 "node": part["node"],
                 "units": part["units"],
-                "environment": _environment(need, names),
-                "cdi": [f"nvidia.com/gpu={name}" for name in names],
+                "environment": {} if passed else _environment(need, names),
+                "cdi": [] if passed else [f"nvidia.com/gpu={name}" for name in names],
+                **given_by(state, need, part["units"]),
+                **isolation_of(state, need, part["node"]),
             }
         )
     return found

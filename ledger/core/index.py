@@ -35,6 +35,7 @@ from ledger.core.waiting import Waiting, replica_group
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ledger.core.advance import Reservation
     from ledger.core.places import ClassKey
     from ledger.core.state import Device, Need, Node, Request, Slice, State
 
@@ -58,6 +59,7 @@ class Index:
         "_matches",
         "apart",
         "beside",
+        "booked",
         "cards",
         "changed",
         "deadlines",
@@ -69,11 +71,13 @@ class Index:
         "makers",
         "plans",
         "relieved",
+        "repairs",
         "replicas",
         "ripe",
         "scores",
         "shaken",
         "slices",
+        "unsure",
         "waiting",
         "waits_on",
     )
@@ -103,6 +107,11 @@ class Index:
         self.beside: dict[str, tuple[int, int]] = {}
         #: Node -> the waiting request for which it is planned.
         self.plans: dict[str, str] = {}
+        #: Node -> the waiting gangs that had a part there, which is kept for them (A10).
+        self.repairs: dict[str, dict[str, None]] = {}
+        #: Node -> its reservations; and the reservations whose nodes have changed.
+        self.booked: dict[str, dict[str, None]] = {}
+        self.unsure: set[str] = set()
         #: Queues in which somebody may no longer be behind another since the last pass.
         self.loosened_queues: set[str] = set()
         #: Quota -> the leases that count against it; and replicas of a task -> their leases.
@@ -202,7 +211,7 @@ class Index:
             self._limited = pools_limited(state)
         limits = (need.mode, need.tenant) if self._limited else None
         key = (need.pool, need.labels, need.models, memory, wanted, bare, any_mig,
-               need.compute_slices, need.terms, limits)  # fmt: skip
+               need.compute_slices, need.terms and (need.terms, need.count), limits)  # fmt: skip
         found = self._matches.get(key)
         if found is None:
             kept: Iterable[ClassKey] = self.slices if wanted else self.cards
@@ -258,6 +267,26 @@ class Index:
             if self.plans.get(name) == request.id:
                 del self.plans[name]
                 self.free_class(state, state.nodes[name])
+
+    def repairing(self, request: Request) -> None:
+        """Keep the former place of an interrupted gang by node."""
+        for node in request.repair.parts if request.repair is not None else ():
+            self.repairs.setdefault(node, {})[request.id] = None
+
+    def booking(self, one: Reservation) -> None:
+        """Keep a reservation by node; plans there may not stand beside it."""
+        self.unsure.add(one.name)
+        for node in one.chosen:
+            self.booked.setdefault(node, {})[one.name] = None
+            self._shaken(node)
+
+    def unbooked(self, one: Reservation) -> None:
+        """Keep it no longer."""
+        for node in one.chosen:
+            names = self.booked.get(node, {})
+            names.pop(one.name, None)
+            if not names:
+                self.booked.pop(node, None)
 
     def kept(self, request: Request, sign: int) -> None:
         """Keep what the request needs beside its devices (+1), or let it go (-1)."""
@@ -384,6 +413,9 @@ class Index:
                 self._refresh_maker(state, node, device)
         for key, count in before.items():
             self.cards[key].resize(name, count)
+            if name in self.booked:
+                # What is held there for a while only, and in use again, leaves more for others.
+                self.freed.add(key)
         self.scores.touch(name)
 
     def _not_to_be_had(self, node: Node, device: Device, key: ClassKey) -> None:
@@ -400,6 +432,10 @@ class Index:
         """Follow the room on a device that shares hold in part."""
         uuid = device.uuid
         room = free_milli(device) if able and device.holds else 0
+        if any(hold.vgpu_type for hold in device.holds.values()):
+            # There is room for its own kind at most, which is looked for device by device.
+            room = 0
+            self.freed.add(key)
         if room > 0:
             if room >= cards.room.get(uuid, 0):
                 self.freed.add(key)
@@ -513,6 +549,11 @@ class Index:
         owner = self.plans.get(node)
         if owner is not None:
             self.shaken.add(owner)
+        if node in self.booked or node in self.repairs:
+            # Of what is kept there something is gone: more, or less, is left for others.
+            self.unsure.update(self.booked.get(node, ()))
+            self.freed.update(self.cards)
+            self.freed.update(self.slices)
 
     def free_class(self, state: State, node: Node) -> None:
         """Note that the node's CPU or memory has more room."""
@@ -537,11 +578,14 @@ def rebuild(state: State) -> Index:
         if request.state == "queued":
             index.waiting.add(state, request, index.matches(state, request.need))
             index.planned(request)
+            index.repairing(request)
             if request.plan is not None:
                 index.shaken.add(request.id)
         if request.kept:
             index.ripe_for(request.id)
             index.kept(request, 1)
+    for one in state.reservations.values():
+        index.booking(one)
     index.hold_again(state)
     index.deadlines.rebuild(state)
     index.settle()

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.core.advance import reservation_faults
 from ledger.core.asking import Asker
 from ledger.core.derived_rules import derived_faults
 from ledger.core.layout import layout_fault
@@ -25,6 +26,7 @@ from ledger.core.quota_tree import nominal_below
 from ledger.core.quota_tree import rebuild as rebuild_quotas
 from ledger.core.schedule import examine
 from ledger.core.state import WHOLE_MILLI, free_milli
+from ledger.core.vgpu import vgpu_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,6 +109,8 @@ def _capacity(state: State) -> Iterator[Violation]:
     for device in state.devices.values():
         if free_milli(device) < 0:
             yield Violation("A9", device.uuid, f"{WHOLE_MILLI - free_milli(device)} milli are held")
+        for fault in vgpu_faults(device):
+            yield Violation("A9", device.uuid, fault)
         fault = layout_fault(state, device)
         if fault is not None and device.quarantine is None:
             yield Violation("A2", device.uuid, fault)
@@ -326,6 +330,11 @@ def _licences(state: State) -> Iterator[Violation]:
     return (Violation(*fault) for fault in licence_faults(state))
 
 
+def _reservations(state: State) -> Iterator[Violation]:
+    """A15: no lease of another overlaps a reservation's time on what is reserved on its nodes."""
+    return (Violation(*fault) for fault in reservation_faults(state))
+
+
 def _clock(state: State) -> Iterator[Violation]:
     """L5: nothing is of the future."""
     for lease in state.leases.values():
@@ -369,6 +378,7 @@ _RULES: tuple[Callable[[State], Iterator[Violation]], ...] = (
     _quotas,
     _kept,
     _plans,
+    _reservations,
     _licences,
     _clock,
     _derived,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ledger.core.media import sessions_lacking
 from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
@@ -18,11 +19,9 @@ def layout_fault(state: State, device: Device) -> str | None:
 
     Compute instances of one GPU instance (same ``gi``) share its place and memory.
     """
-    shares = sum(
-        hold.mib for hold in device.holds.values() if hold.milli < WHOLE_MILLI and not hold.cleaning
-    )
-    if shares > device.memory_mib:
-        return f"shares hold {shares} of {device.memory_mib} MiB"
+    fault = _held_fault(device)
+    if fault is not None:
+        return fault
     if not device.slices:
         return None
     # What is only ordered is no part of what was reported.
@@ -43,4 +42,20 @@ def layout_fault(state: State, device: Device) -> str | None:
     memory = sum(mib for _, _, mib in ends)
     if memory > device.memory_mib:
         return f"slices have {memory} of {device.memory_mib} MiB"
+    return None
+
+
+def _held_fault(device: Device) -> str | None:
+    """Say what is held beyond what the device has, under the factors it was granted with."""
+    shares = 0
+    permille = 1000
+    for hold in device.holds.values():
+        permille = max(permille, hold.permille)
+        if hold.milli < WHOLE_MILLI and not hold.cleaning:
+            shares += hold.mib
+    if shares > device.memory_mib * permille // 1000:
+        return f"shares hold {shares} of {device.memory_mib} MiB"
+    for kind, lacking in sessions_lacking(device).items():
+        if lacking > 0:
+            return f"{lacking} more {kind} sessions are in use than there are"
     return None

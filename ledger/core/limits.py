@@ -8,7 +8,7 @@ goes on with the next decision, which the runner's tick brings about at once.
 
 from __future__ import annotations
 
-__all__ = ["EVICTION_REST_US", "LEASE_WEIGHT", "MAX_DUE", "MAX_GIVEN"]
+__all__ = ["EVICTION_REST_US", "LEASE_WEIGHT", "MAX_DUE", "MAX_GIVEN", "MAX_RESERVATIONS"]
 
 #: Events after which no further deadline fires in one decision; those left are still due.
 MAX_DUE = 4_000
@@ -16,6 +16,9 @@ MAX_DUE = 4_000
 #: Units given in one pass, each lease counted as `LEASE_WEIGHT` more: about 4 MiB.
 MAX_GIVEN = 40_000
 LEASE_WEIGHT = 8
+
+#: Reservations that a cell has at once: each is looked at wherever its nodes are.
+MAX_RESERVATIONS = 1_000
 
 #: How long who was evicted has nobody evicted (µs). Each request then evicts at most once
 #: in such a time, so at no instant do evictions go round without an end (Q5).

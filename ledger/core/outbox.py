@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.grant import reply_parts, unit_names
+from ledger.core.isolation import given_by
 from schemas.codes import CODES, Kind
 
 if TYPE_CHECKING:
@@ -111,11 +112,24 @@ def _ended(state: State, event: dict[str, Any], position: str | None) -> Iterato
     if attempts:
         yield _reply(name, name, "ended", _code(how), {"how": how}, position, attempt=attempts)
     else:
-        yield _reply(name, name, how, _code(how), {}, position, final=True)
+        yield _reply(name, name, _word(how), _code(how), {}, position, final=True)
+
+
+def _word(how: str) -> str:
+    """Return the answer of a request without a lease: one whose reservation is over expired."""
+    return "expired" if how == "reservation-over" else how
 
 
 def _code(how: str) -> str:
-    return {"expired": "wait_expired", "cancelled": "cancelled"}.get(how, "observed")
+    return _ENDS.get(how, "observed")
+
+
+#: How a request may end without ever having had a lease -> the code of its answer.
+_ENDS = {
+    "expired": "wait_expired",
+    "cancelled": "cancelled",
+    "reservation-over": "reservation_over",
+}
 
 
 def _granted(state: State, event: dict[str, Any], position: str | None) -> Iterator[Message]:
@@ -158,6 +172,9 @@ def _prepare(state: State, lease: Lease, part: Part) -> Message:
         "gpu_milli": request.need.gpu_milli,
         "due_us": lease.due_us,
     }
+    if request.need.delivery != request.need.mode:
+        order["delivery"] = request.need.delivery
+        order |= given_by(state, request.need, part.units)
     if request.expected_run_us is not None:
         order["expected_run_us"] = request.expected_run_us
     return ("orders", part.node, "order", order)
@@ -286,7 +303,7 @@ def answer_again(state: State, key: str, fingerprint: str | None = None) -> list
     if how == "rejected":
         return [_reply(key, key, "rejected", entry[1], {}, None, final=True)]
     if not attempts:
-        return [_reply(key, key, how, _code(how), {}, None, final=True)]
+        return [_reply(key, key, _word(how), _code(how), {}, None, final=True)]
     ended = _reply(key, key, "ended", _code(how), {"how": how}, None, attempt=attempts)
     return [*_first_grant(key, attempts), ended]
 

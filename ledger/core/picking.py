@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.core.constraints import domain_of, spans_nodes
+from ledger.core.media import sessions_fit
+from ledger.core.passthrough import whole_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -74,8 +76,14 @@ def _pick(
     state: State, need: Need, free: Sequence[str], domain: str | None
 ) -> tuple[str, ...] | None:
     """Return the node's devices: of one domain where that is asked, the fullest that will do."""
-    if need.terms is None or not need.terms.same_nvlink_domain:
-        return tuple(free[: need.count])
+    terms = need.terms
+    if terms is not None and terms.delivery == "passthrough" and free:
+        node = state.nodes[state.devices[free[0]].node]
+        return whole_groups(state, node, free, need.count)
+    if terms is not None and terms.by_device:
+        free = [uuid for uuid in free if sessions_fit(state.devices[uuid], need)]
+    if terms is None or not terms.same_nvlink_domain:
+        return tuple(free[: need.count]) if len(free) >= need.count else None
     linked: dict[str, list[str]] = {}
     for uuid in free:
         linked.setdefault(_domain(state, uuid), []).append(uuid)

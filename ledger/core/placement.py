@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ledger.core.constraints import narrowed
+from ledger.core.media import sessions_fit
 from ledger.core.picking import Apart, whole_parts
 from ledger.core.policies.choice import choose
 from ledger.core.state import NO_POOL, WHOLE_MILLI, free_memory
 from ledger.core.terms import told
+from ledger.core.vgpu import vgpu_spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +68,8 @@ def could_fit(state: State, need: Need, key: ClassKey) -> bool:
     if need.mode == "mig":
         return len(state.index.slices[key].free) >= need.count
     cards = state.index.cards[key]
+    if need.delivery == "vgpu":
+        return True
     if need.mode == "share":
         return cards.most_room() >= need.gpu_milli or cards.most_free() > 0
     return need.count == 0 or cards.most_free() >= need.count
@@ -139,18 +143,25 @@ def _whole(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> 
 
 def _share(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Placement | None:
     cards = state.index.cards[key]
+    if need.delivery == "vgpu":
+        nodes = [one for one in cards.members if (allowed is None or allowed(one))
+                 and _fits_host(state, state.nodes[one], need)]  # fmt: skip
+        spot = vgpu_spot(state, need, key, nodes)
+        return None if spot is None else Placement(((spot[0], spot[1:]),), need.gpu_milli, key)
     for at in range(bisect_left(cards.partial, (need.gpu_milli, "")), len(cards.partial)):
         uuid = cards.partial[at][1]
         device = state.devices[uuid]
         if allowed is not None and not allowed(device.node):
             continue
-        roomy = free_memory(device) >= need.memory_mib
+        roomy = free_memory(state, device) >= need.memory_mib and sessions_fit(device, need)
         if roomy and host_fits(state, state.nodes[device.node], need):
             return Placement(((device.node, (uuid,)),), need.gpu_milli, key)
     for node in _nodes_with(state, cards, need, 1):
         if allowed is not None and not allowed(node):
             continue
-        return Placement(((node, (cards.free[node][0],)),), need.gpu_milli, key)
+        for uuid in cards.free[node]:
+            if need.terms is None or sessions_fit(state.devices[uuid], need):
+                return Placement(((node, (uuid,)),), need.gpu_milli, key)
     return None
 
 

@@ -187,7 +187,7 @@ def _plan(
     state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int
 ) -> Eviction | None:
     """Return a place, and those of the candidates that have to end for it, perhaps none."""
-    unpromised = unpromised_nodes(state, asker)
+    unpromised = unpromised_nodes(state, asker, now_us)
     for key in state.index.matches(state, asker.key.need):
         able = candidates
         while True:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.core.asking import charge_for
+from ledger.core.advance import outside_reservations
+from ledger.core.asking import asker_of, charge_for
 from ledger.core.constraints import eligible
 from ledger.core.index import usable
 from ledger.core.licences import licences_short
@@ -102,14 +103,15 @@ def _look(state: State, request: Request, node: Node, unit: str) -> tuple[str | 
         return None, item.lease is None and item.order is None
     if device.mig_enabled or device.slices:
         return f"{unit} is in MIG mode", False
-    return None, _has_room(request, device)
+    return None, _has_room(state, request, device)
 
 
-def _has_room(request: Request, device: Device) -> bool:
+def _has_room(state: State, request: Request, device: Device) -> bool:
     need = request.need
     if need.mode == "whole":
         return not device.holds
-    return free_milli(device) >= need.gpu_milli and free_memory(device) >= need.memory_mib
+    roomy = free_memory(state, device) >= need.memory_mib
+    return roomy and free_milli(device) >= need.gpu_milli
 
 
 def _still_allowed(state: State, request: Request, now_us: int) -> tuple[str | None, bool]:
@@ -118,8 +120,11 @@ def _still_allowed(state: State, request: Request, now_us: int) -> tuple[str | N
     Return what is wrong, or whether it is still in use by leases that end.
     """
     waits = False
+    outside = outside_reservations(state, asker_of(state, request), now_us)
     for name in request.kept:
         node = state.nodes[name]
+        if outside is not None and not outside(name):
+            return f"{name} is reserved at a time that it would still run", False
         if not host_fits(state, node, request.need, own=True):
             if not host_fits(state, node, request.need, own=True, ended=ending(state)):
                 return f"{name} has no CPU or memory left beside its devices", False

@@ -13,9 +13,11 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.advance import within_time
 from ledger.core.asking import Asker, memory_of, over_quota, quota_fits, turn_order
 from ledger.core.backfill import allowed_nodes, drop_broken, drop_plan, plan_for
 from ledger.core.decide_partition import partition_for
+from ledger.core.isolation import given_by, isolation_of
 from ledger.core.licences import licences_short
 from ledger.core.limits import LEASE_WEIGHT, MAX_GIVEN
 from ledger.core.placement import Placement, Shortfall, charge_of, place, shortfall
@@ -35,6 +37,8 @@ __all__ = ["examine", "grant", "make_room", "reason_to_wait", "run_pass"]
 def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
     """Return a place for the need, or the code of the first rule that holds it back."""
     key = asker.key
+    if not within_time(state, key, now_us):
+        return "reservation_not_open"
     if licences_short(state, key.need) is not None:
         return "licences_in_use"
     short = over_quota(state, key, now_us)
@@ -46,6 +50,9 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
     fits = quota_fits(state, key, now_us)
     found = place(state, key.need, fits, allowed)
     if found is None:
+        if fits is not None and place(state, key.need, None, allowed) is not None:
+            # There is a place, of a class that the quota has no room for: others may have it.
+            return "quota_in_use"
         planned = allowed is not None and place(state, key.need) is not None
         return "planned_for_another" if planned else "no_capacity"
     return found
@@ -57,6 +64,9 @@ def reason_to_wait(state: State, key: ShapeKey, code: str, now_us: int) -> Short
         return Shortfall(code, licences_short(state, key.need) or {})
     if code in ("quota_in_use", "budget_spent"):
         return Shortfall(code, _quota_numbers(state, key, now_us))
+    if code == "reservation_not_open":
+        one = state.reservations[key.reservation or ""]
+        return Shortfall(code, {"reservation": one.name, "start_us": one.start_us})
     if code in ("behind_in_queue", "planned_for_another"):
         return Shortfall(code, {})
     return shortfall(state, key.need)
@@ -87,6 +97,7 @@ def _behind(state: State, asker: Asker, now_us: int) -> bool:
     return any(
         shape.head[0] < asker.rank
         and not mine.isdisjoint(shape.classes)
+        and shape.key.reservation == asker.key.reservation
         and _holds_back(state, shape.key, asker.key.holder, now_us)
         for shape in state.index.waiting.in_queue(asker.key.queue)
     )
@@ -112,7 +123,10 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> Non
         "request": request.id,
         "attempt": attempt,
         "charge_milli": found.charge_milli,
-        "parts": [{"node": node, "units": list(units)} for node, units in found.parts],
+        "parts": [
+            {"node": node, "units": list(units)} | given_by(turn.state, request.need, units)
+            for node, units in found.parts
+        ],
         "model": found.of_class[1],
         "memory_mib": memory_of(turn.state, found, request.need),
         "why": {
@@ -122,9 +136,13 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> Non
             "waited_us": turn.now_us - request.received_us,
         },
     }
+    event |= isolation_of(turn.state, request.need, found.parts[0][0])
     if request.max_run_us is not None:
         # Time held over all attempts counts, waiting between them does not (C31).
         event["due_us"] = turn.now_us + max(0, request.max_run_us - request.used_us)
+    within = turn.state.reservations.get(request.reservation or "")
+    if within is not None:
+        event["due_us"] = min(within.end_us, event.get("due_us", within.end_us))
     turn.emit(event)
 
 

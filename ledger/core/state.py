@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ledger.core.advance import Reservation
     from ledger.core.compatibility import Compatibility
     from ledger.core.index import Index
     from ledger.core.licences import Licence
     from ledger.core.mig import Geometry
     from ledger.core.policies.workload import Workload
     from ledger.core.quota import Charge, Quota, QuotaAsk
+    from ledger.core.repair import Repair
     from ledger.core.templates import Template
     from ledger.core.terms import Facts, Terms
 
@@ -39,6 +41,7 @@ __all__ = [
     "device_state",
     "free_memory",
     "free_milli",
+    "share_memory",
     "slice_state",
 ]
 
@@ -62,6 +65,7 @@ class Pool:
     #: Delivery modes and tenants that may use it; all when empty.
     allowed_modes: list[str] = field(default_factory=list)
     allowed_tenants: list[str] = field(default_factory=list)
+    memory_overcommit_permille: int = 1000
 
 
 #: The patience with a node whose pool nobody has applied.
@@ -83,6 +87,7 @@ class Queue:
     reclaim: str = "never"
     idle_remind_us: int | None = None
     idle_reclaim_us: int | None = None
+    repair_hold_us: int | None = 600_000_000
 
 
 @dataclass(slots=True)
@@ -125,11 +130,18 @@ class Node:
 
 @dataclass(slots=True)
 class Hold:
-    """What one lease has of one device. ``cleaning``: the lease is over, the proof is not in."""
+    """What one lease has of one device. ``cleaning``: the lease is over, the proof is not in.
+
+    ``permille`` is the factor of memory overcommit under which it was granted.
+    """
 
     milli: int
     mib: int
     cleaning: bool = False
+    permille: int = 1000
+    encoder_sessions: int = 0
+    decoder_sessions: int = 0
+    vgpu_type: str = ""
 
 
 @dataclass(slots=True)
@@ -202,6 +214,11 @@ class Need:
     terms: Terms | None = None
 
     @property
+    def delivery(self) -> str:
+        """How devices are given: the mode, or another way that is counted like it."""
+        return self.mode if self.terms is None else self.terms.delivery or self.mode
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """What it may wait for beside devices and quota."""
         return () if self.terms is None else self.terms.tags
@@ -244,6 +261,10 @@ class Request:
     #: Where a place is kept for it: node -> units.
     kept: dict[str, list[str]] = field(default_factory=dict)
     plan: Plan | None = None
+    #: The reservation within which it runs.
+    reservation: str | None = None
+    #: What of its former place is kept for it while that is repaired (A10).
+    repair: Repair | None = None
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -316,6 +337,7 @@ class State:
     quotas: dict[str, Quota] = field(default_factory=dict)
     quota_asks: dict[str, QuotaAsk] = field(default_factory=dict)
     templates: dict[str, Template] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
     compatibilities: dict[str, Compatibility] = field(default_factory=dict)
     licences: dict[str, Licence] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -345,9 +367,15 @@ def free_milli(device: Device) -> int:
     return left
 
 
-def free_memory(device: Device) -> int:
-    """Return the MiB of the device's memory that nothing holds."""
-    left = device.memory_mib
+def share_memory(state: State, device: Device) -> int:
+    """Return the MiB that shares of the device may sum to, as its pool has it (A9)."""
+    pool = state.pools.get(state.nodes[device.node].pool, NO_POOL)
+    return device.memory_mib * pool.memory_overcommit_permille // 1000
+
+
+def free_memory(state: State, device: Device) -> int:
+    """Return the MiB that one more share may ask of the device."""
+    left = share_memory(state, device)
     for hold in device.holds.values():
         left -= hold.mib
     return left

@@ -37,11 +37,18 @@ class Terms:
     apart: str = ""
     same_nvlink_domain: bool = False
     licences: tuple[tuple[str, int], ...] = ()
+    encoder_sessions: int = 0
+    decoder_sessions: int = 0
+    #: How devices are given, where it is another way than the need's mode.
+    delivery: str = ""
+    vgpu_type: str = ""
+    vgpu_most: int = 0
 
     @property
     def by_device(self) -> bool:
         """Say whether devices of one class and node are not alike for it."""
-        return self.same_nvlink_domain
+        media = self.encoder_sessions or self.decoder_sessions
+        return self.same_nvlink_domain or bool(media or self.delivery)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -56,6 +63,12 @@ class Facts:
 
     capability: str = ""
     nvlink_domain: str = ""
+    encoder_sessions: int = 0
+    decoder_sessions: int = 0
+    iommu_group: str = ""
+    pci_address: str = ""
+    #: (memory in MiB, most at once, type)
+    vgpu_types: tuple[tuple[int, int, str], ...] = ()
 
 
 #: As much of a list as one line of text takes.
@@ -108,6 +121,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of a field
 
 
 def _frozen(value: Any) -> Any:  # noqa: ANN401 - any value of a field
+    if isinstance(value, dict):
+        return tuple(value[name] for name in sorted(value))
     return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.asking import asker_of
 from ledger.core.estimate import expectation
 from ledger.core.evolve import evolve
+from ledger.core.repair import keep_for_repair
 from ledger.core.state import NO_POOL
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ class Turn:
         self.emit({"type": "lease.ended", "lease": lease.id, "reason": reason, "held_us": held})
         self.clean(lease.id, [unit for part in lease.parts.values() for unit in part.units])
         self._after_lease(request, reason)
+        if request.state == "queued" and reason in INTERRUPTIONS:
+            keep_for_repair(self, lease, request)
 
     def _after_lease(self, request: Request, reason: str) -> None:
         """An interrupted request with a retry left, or an evicted one, goes back to its place."""

@@ -19,7 +19,7 @@ from ledger.core.picking import Apart
 from ledger.core.placement import Placement
 from ledger.core.places import slice_class
 from ledger.core.rooms import Room, host_would_fit
-from ledger.core.state import WHOLE_MILLI
+from ledger.core.state import WHOLE_MILLI, share_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -286,7 +286,7 @@ def _make_share(
     state: State, device: Device, need: Need, candidates: Mapping[str, Candidate]
 ) -> tuple[str, ...] | None:
     """Return the fewest holders of the device whose end leaves room for the share."""
-    milli, mib = WHOLE_MILLI, device.memory_mib
+    milli, mib = WHOLE_MILLI, share_memory(state, device)
     able = []
     for name, hold in device.holds.items():
         if hold.cleaning or state.leases[name].state == "stopping":

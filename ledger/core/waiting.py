@@ -37,12 +37,14 @@ class ShapeKey(NamedTuple):
     queue: str
     need: Need
     run_us: int | None
+    #: The reservation within which it is to run.
+    reservation: str | None = None
 
 
 def run_limit(state: State, holder: str, queue: str, left_us: int | None) -> int | None:
-    """Return the longest run as far as it matters: for back-fill, and for budgets of time."""
+    """Return the longest run as far as it matters: to plans, budgets of time, reservations."""
     matters = state.queues[queue].ordering == "backfill" or state.quotas[holder].budgeted
-    return left_us if matters else None
+    return left_us if matters or state.reservations else None
 
 
 def replica_group(request: Request) -> tuple[str, str]:
@@ -54,9 +56,10 @@ def shape_key(state: State, request: Request) -> ShapeKey:
     """Return the shape of a request."""
     holder = holder_of(state, request.tenant, request.project)
     left = None if request.max_run_us is None else max(0, request.max_run_us - request.used_us)
-    return ShapeKey(
-        holder, request.queue, request.need, run_limit(state, holder, request.queue, left)
-    )
+    run_us = run_limit(state, holder, request.queue, left)
+    # One whose reservation is gone waits as others do.
+    within = request.reservation if request.reservation in state.reservations else None
+    return ShapeKey(holder, request.queue, request.need, run_us, within)
 
 
 class Shape:

@@ -134,7 +134,7 @@ class Scores:
         room_of = self.cards.room
         for uuid in state.nodes[name].devices:
             room = room_of.get(uuid, 0)
-            if room >= ask.milli and free_memory(state.devices[uuid]) >= ask.device_mib:
+            if room >= ask.milli and free_memory(state, state.devices[uuid]) >= ask.device_mib:
                 yield room, uuid
 
     def _follow(self, state: State) -> None:

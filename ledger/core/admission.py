@@ -1,0 +1,30 @@
+"""What a submission asks once it is known who asks and what the cell's rules add to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledger.core.compatibility import compatible
+from ledger.core.constraints import for_tenant
+from ledger.core.licences import never_licensed
+from ledger.core.vgpu import with_vgpu_type
+
+if TYPE_CHECKING:
+    from ledger.core.state import Need, State
+    from ledger.core.turn import Answer
+    from schemas.requests import RequestSubmit
+
+__all__ = ["admitted"]
+
+
+def admitted(state: State, asked: RequestSubmit, need: Need) -> tuple[Need, Answer | None]:
+    """Return the need as it is kept, and why it can never be met; the first in order of codes."""
+    need = for_tenant(state, need, asked.tenant)
+    typed = with_vgpu_type(state, need)
+    need, compared = compatible(state, asked, typed or need)
+    refusal = never_licensed(state, need)
+    if refusal is None and typed is None and need.terms is not None:
+        refusal = ("unknown_vgpu_type", {"vgpu_type": need.terms.vgpu_type})
+    if refusal is None and compared is not None:
+        refusal = ("incompatible", compared)
+    return need, refusal
