@@ -40,6 +40,7 @@ from schemas.requests import (
     RequestCancel,
     RequestSubmit,
 )
+from schemas.reservations import ReservationApply, ReservationCancel
 from schemas.templates import TemplateApply
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ _TYPES: dict[type[Model], str] = {
     NodeSet: "node.set",
     DeviceClear: "device.clear",
     DevicePartition: "device.partition",
+    ReservationApply: "reservation.apply",
+    ReservationCancel: "reservation.cancel",
 }
 
 

@@ -56,7 +56,11 @@ def received(
         if record["kind"] == "decision" and record["cell"] == cell:
             given = record["input"]
             if given["type"] == "request.submit" and record["outcome"]["code"] != "id_conflict":
-                need = need_of(submit.validate_json(orjson.dumps(given["data"])))
+                asked = submit.validate_json(orjson.dumps(given["data"]))
+                if asked.ask.mode == "auto":
+                    # What came of it is in the pool's rule of that time.
+                    continue
+                need = need_of(asked)
                 if need.pool in (None, pool) and set(need.labels) <= labels.items():
                     found[need] += 1
     return found

@@ -113,7 +113,7 @@ def need_text(need: Mapping[str, Any]) -> str:
         if need.get("compute_slices"):
             text += f", at least {need['compute_slices']} compute slices"
     elif need["mode"] == "share":
-        text = f"{need['gpu_milli']}/1000 of a device"
+        text = f"{need.get('gpu_milli', 1000)}/1000 of a device"
     else:
         text = f"{count} whole device(s)" + (f" on each of {nodes} nodes" if nodes > 1 else "")
     if need.get("memory_mib"):
@@ -124,7 +124,20 @@ def need_text(need: Mapping[str, Any]) -> str:
         text += f", pool {need['pool']}"
     if need.get("labels"):
         text += ", labels " + ", ".join(f"{key}={value}" for key, value in need["labels"].items())
-    return text
+    return text + _terms_text(need.get("terms", {}))
+
+
+def _terms_text(terms: Mapping[str, Any]) -> str:
+    """Return what is asked beside how much, field by field; which task it is stands elsewhere."""
+    told = {name: value for name, value in terms.items() if name != "apart"}
+    return "".join(f", {name.replace('_', ' ')} {_listed(told[name])}" for name in told)
+
+
+def _listed(value: object) -> str:
+    """Return a value of a term in a few words."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(_listed(one) for one in value)
+    return "yes" if value is True else str(value)
 
 
 def sentence(event: Mapping[str, Any]) -> str:
@@ -300,6 +313,10 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "compatibility.applied": lambda event: (
         f"what {event['model_version']} runs on was set{_by(event)}{_because(event)}"
+    ),
+    "link.measured": lambda event: (
+        f"the link from {event['from_node']} to {event['to_node']} was measured:"
+        f" P99 {event['p99_us']} us, {event['bandwidth_mbps']} Mbit/s"
     ),
     "licence.applied": lambda event: (
         f"licence {event['licence']} may be used {event['count']} times at once"

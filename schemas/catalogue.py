@@ -79,6 +79,7 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "task.started": observations.TaskStarted,
         "task.ended": observations.TaskEnded,
         "task.use": observations.TaskUse,
+        "link.evidence": observations.LinkEvidence,
         "order.done": observations.OrderDone,
         "order.failed": observations.OrderFailed,
         "tick": observations.Tick,

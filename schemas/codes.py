@@ -102,6 +102,7 @@ _FINAL = (
     ("needs_max_run", 163, "the quota has a budget of GPU-hours: state a longest run time"),
     ("unknown_licence", 148, "there is no such licence"),
     ("exceeds_licences", 164, "more of a licence than there is: it could never run"),
+    ("no_route", 166, "the pool does not say how it serves the service class"),
     ("unknown_vgpu_type", 149, "no device offers such vGPUs"),
     ("incompatible", 165, "what it runs does not run on such devices, drivers or frameworks"),
 )
@@ -115,6 +116,7 @@ _TRANSIENT = (
     ("partition_pending", 207, "a partition change is pending a reboot"),
     ("no_such_hardware", 202, "no device in the cell has what is asked"),
     ("no_capacity", 203, "not enough free devices, counted place by place"),
+    ("no_fresh_evidence", 212, "no fresh evidence that a node with room is reached well enough"),
     ("planned_for_another", 206, "what is free is planned or kept for another"),
     ("no_beside", 204, "devices are free, their nodes' CPU or memory is not"),
     ("constraints_unmet", 209, "enough is free, but not where what the request asks is met"),

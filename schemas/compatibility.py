@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from schemas.asks import Models
 from schemas.base import Count, Name, Text, Version
-from schemas.requests import Models, Policy
+from schemas.requests import Policy
 
 __all__ = ["CompatibilityApply", "LicenceApply"]
 

@@ -10,7 +10,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from schemas.asks import ServiceClass
 from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
+from schemas.lease_events import (
+    CodeName,
+    EndReason,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseIdle,
+    LeasePart,
+    LeaseReminded,
+    LeaseStarted,
+    LeaseStopping,
+    Numbers,
+    PartEnded,
+)
 from schemas.observations import Evidence
 from schemas.policy_events import (
     CompatibilityApplied,
@@ -36,6 +51,7 @@ from schemas.supply_events import (
     DeviceCleared,
     DeviceDiscovered,
     DeviceHealthChanged,
+    LinkMeasured,
     NodeChanged,
     NodeRegistered,
     NodeSettled,
@@ -45,28 +61,9 @@ from schemas.supply_events import (
     SliceOrdered,
     SlicePresent,
 )
-from schemas.terms import Isolation, Terms
+from schemas.terms import Terms
 
-__all__ = ["EVENT_MODELS", "Event", "Numbers", "PartitionStep"]
-
-#: The numbers that were compared, by name.
-Numbers = dict[Name, int | Text | None]
-CodeName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
-EndReason = Literal[
-    "completed",
-    "failed",
-    "cancelled",
-    "max-run",
-    "reclaimed",
-    "preempted",
-    "quota-lowered",
-    "idle",
-    "node-lost",
-    "node-restarted",
-    "device-gone",
-    "slice-gone",
-    "stop-timed-out",
-]
+__all__ = ["EVENT_MODELS", "Event", "PartitionStep"]
 
 
 class Need(Model):
@@ -113,6 +110,7 @@ class RequestReceived(Model):
     image: Text | None = None
     environment: Text | None = None
     runtime: Runtime | None = None
+    service_class: ServiceClass | None = None
 
 
 class RequestRejected(Model):
@@ -147,18 +145,6 @@ class RequestEnded(Model):
     type: Literal["request.ended"]
     request: Reference
     how: EndReason | Literal["expired", "reservation-over"]
-
-
-class LeasePart(Model):
-    """What a lease holds on one node: whole devices or shares by UUID, or slices by id.
-
-    Of devices that are passed through the PCI addresses too, in the same order.
-    """
-
-    node: Name
-    units: tuple[Reference, ...]
-    pci_addresses: tuple[Text, ...] = ()
-    vgpu_type: Text = ""
 
 
 class RequestReserved(Model):
@@ -223,95 +209,6 @@ class RequestRepairOver(Model):
 
     type: Literal["request.repair-over"]
     request: Reference
-
-
-class LeaseGranted(Model):
-    """Devices were leased, all or none. Charged ``charge_milli`` while it lasts.
-
-    ``memory_mib`` is the device memory kept for it, which may be more than was
-    asked for: the rest is fragmentation cost (M8). Above 1000
-    ``memory_overcommit_permille`` others may take memory that was asked for: the task
-    can run out of it.
-    """
-
-    type: Literal["lease.granted"]
-    lease: Reference
-    request: Reference
-    attempt: Count
-    charge_milli: Milli
-    due_us: TimeUs | None = None
-    parts: tuple[LeasePart, ...]
-    why: Numbers
-    model: Text = ""
-    memory_mib: WholeMib = 0
-    isolation: Isolation = "hardware"
-    memory_overcommit_permille: Count = 1000
-
-
-class LeaseStarted(Model):
-    """The task was seen running on this node of the lease."""
-
-    type: Literal["lease.started"]
-    lease: Reference
-    node: Name
-
-
-class LeaseStopping(Model):
-    """The lease is to end for this reason; it wins over the task's exit code (C25)."""
-
-    type: Literal["lease.stopping"]
-    lease: Reference
-    reason: EndReason
-    due_us: TimeUs | None = None
-    author: Name | None = None
-    by: Reference | None = None
-    rests_until_us: TimeUs | None = None
-    rule: Text | None = None
-
-
-class LeaseExtended(Model):
-    """The lease may run until ``due_us``."""
-
-    type: Literal["lease.extended"]
-    lease: Reference
-    due_us: TimeUs
-
-
-class LeaseIdle(Model):
-    """The lease was reported idle since, or busy again (``since_us`` None)."""
-
-    type: Literal["lease.idle"]
-    lease: Reference
-    since_us: TimeUs | None = None
-
-
-class LeaseReminded(Model):
-    """The lease's holder was told that it is idle, and when it will be reclaimed."""
-
-    type: Literal["lease.reminded"]
-    lease: Reference
-    idle_us: TimeUs
-    reclaim_us: TimeUs | None = None
-
-
-class PartEnded(Model):
-    """The task no longer runs on this node of the lease."""
-
-    type: Literal["part.ended"]
-    lease: Reference
-    node: Name
-    how: Text
-    exit_code: int | None = None
-    took_us: TimeUs | None = None
-
-
-class LeaseEnded(Model):
-    """The lease is over. Held from its grant for ``held_us``, half-open."""
-
-    type: Literal["lease.ended"]
-    lease: Reference
-    reason: EndReason
-    held_us: TimeUs
 
 
 class PartitionStep(Model):
@@ -384,6 +281,7 @@ Event = Annotated[
     | NodeSettled
     | DeviceDiscovered
     | DeviceHealthChanged
+    | LinkMeasured
     | Quarantined
     | DeviceCleared
     | SliceOrdered

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Count, Model, Name, Reference, Text, TimeUs
-from schemas.events import CodeName, Numbers, PartitionStep
+from schemas.events import PartitionStep
+from schemas.lease_events import CodeName, Numbers
 from schemas.terms import Isolation
 
 __all__ = ["DeadLetter", "Order", "Position", "Reply", "ReplyPart"]

@@ -23,6 +23,7 @@ __all__ = [
     "DeviceHealth",
     "DeviceReport",
     "Heartbeat",
+    "LinkEvidence",
     "NodeBack",
     "NodeInventory",
     "NodeSilent",
@@ -184,6 +185,17 @@ class TaskUse(NodeFact):
     lease: Reference
     idle: bool
     idle_s: Seconds = 0
+
+
+class LinkEvidence(NodeFact):
+    """The node measured its link to another, with this tool; it holds for ``valid_s``."""
+
+    to_node: Name
+    p99_us: Annotated[int, Field(ge=0, le=1_000_000_000)]
+    bandwidth_mbps: Annotated[int, Field(ge=0, le=1_000_000_000)]
+    tool: Text
+    version: Text
+    valid_s: Seconds
 
 
 class OrderDone(NodeFact):

@@ -7,8 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from schemas.asks import Models
 from schemas.base import Milli, Model, Name, Text, WholeMib
-from schemas.requests import Models, Policy
+from schemas.requests import Policy
 
 __all__ = ["HolePrice", "PlacementApply", "TypicalShape"]
 

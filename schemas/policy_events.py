@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from schemas.asks import Mode
 from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
 from schemas.placement import HolePrice, TypicalShape
-from schemas.requests import LimitSet, Mode, Partition, Placement, TaskType
+from schemas.requests import LimitSet, Partition, Placement, Route, TaskType
 from schemas.templates import RequiredField, TemplateDefaults, TemplateLimits
 
 __all__ = [
@@ -37,6 +38,7 @@ class PoolApplied(Model):
     allowed_modes: tuple[Mode, ...] = ()
     allowed_tenants: tuple[Name, ...] = ()
     memory_overcommit_permille: Count = 1000
+    routing: tuple[Route, ...] = ()
     author: Name
     reason: Text
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from schemas.base import MAX_INT, Count, EventId, Model, Name, Reference, Source, Text, TimeUs
-from schemas.events import CodeName, Event, Numbers
+from schemas.events import Event
+from schemas.lease_events import CodeName, Numbers
 
 __all__ = ["RECORD_VERSION", "Claim", "Decision", "LedgerRecord"]
 

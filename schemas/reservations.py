@@ -6,8 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from schemas.asks import Models
 from schemas.base import Count, Model, Name, Text, TimeUs, WholeMib
-from schemas.requests import Models, Policy
+from schemas.requests import Policy
 
 __all__ = [
     "ReservationApplied",

@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, Milli, Model, Name, Reference, Text, Version, WholeMib
+from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, Version, WholeMib
 from schemas.observations import Evidence, Health, Incarnation, ProfileReport, VgpuReport
 
 __all__ = [
     "DeviceCleared",
     "DeviceDiscovered",
     "DeviceHealthChanged",
+    "LinkMeasured",
     "NodeChanged",
     "NodeRegistered",
     "NodeSettled",
@@ -89,6 +90,20 @@ class DeviceDiscovered(Model):
     iommu_group: Text | None = None
     pci_address: Text | None = None
     vgpu_types: Annotated[tuple[VgpuReport, ...], Field(max_length=64)] = ()
+
+
+class LinkMeasured(Model):
+    """The link from one node to another was measured; admissions refer to it by its id."""
+
+    type: Literal["link.measured"]
+    evidence: Reference
+    from_node: Name
+    to_node: Name
+    p99_us: int
+    bandwidth_mbps: int
+    tool: Text
+    version: Text
+    valid_until_us: TimeUs
 
 
 class DeviceHealthChanged(Model):

@@ -6,8 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from schemas.asks import Ask, Mode
 from schemas.base import Count, Model, Name, Seconds, Text
-from schemas.requests import Ask, Beside, Mode, Policy, TaskType
+from schemas.requests import Beside, Policy, TaskType
 
 __all__ = ["RequiredField", "TemplateApply", "TemplateDefaults", "TemplateLimits"]
 

@@ -24,6 +24,8 @@ class Terms(Model):
     licences: tuple[tuple[Name, Count], ...] = ()
     encoder_sessions: Count = 0
     decoder_sessions: Count = 0
-    delivery: Literal["", "passthrough", "vgpu"] = ""
+    delivery: Literal["", "passthrough", "vgpu", "remote"] = ""
     vgpu_type: Text = ""
     vgpu_most: Count = 0
+    remote: tuple[Name, int, int] | tuple[()] = ()
+    route: Text = ""

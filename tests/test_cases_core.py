@@ -8,7 +8,8 @@ import pytest
 from ledger.core import schedule
 from ledger.core.digest import digest
 from ledger.core.fold import Fold
-from ledger.core.state import device_state, free_memory
+from ledger.core.room import free_memory
+from ledger.core.state import device_state
 from ledger.testing import TEAM, CoreDriver, device, mig_slice
 
 MINUTE = 60_000_000

@@ -14,8 +14,9 @@ from ledger.log.memory import MemoryLog
 from ledger.log.partition import partition_of
 from ledger.log.port import Entry
 from ledger.wire import full_name, message_entry
-from schemas.requests import MigAsk, QuotaApply, RequestSubmit, Task, WholeAsk
-from tests.ledgers import OPERATOR, PREFIX, TEAM, Site
+from schemas.asks import MigAsk, WholeAsk
+from schemas.requests import QuotaApply, RequestSubmit, Task
+from tests.ledgers import PREFIX, TEAM, Site
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ledger.formats import documents, fields, names, quantities
 from ledger.formats.documents import Node, NotTheFormat, read_documents
 from ledger.formats.fields import Fields, Note
-from schemas.requests import MigAsk
+from schemas.asks import MigAsk
 
 
 def plain(node: Node) -> Any:

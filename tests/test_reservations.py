@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledger.answers.rules import asking_of, live_rules
 from ledger.core.advance import SHORT
 from ledger.core.digest import digest, load_fold, save_fold
 from ledger.testing import CoreDriver, device
@@ -429,3 +430,25 @@ def test_no_lease_of_another_overlaps_a_reservation(
         ledger.act(act)
         ledger.look()
     assert digest(ledger.cell.replayed().cells) == ledger.cell.digest()
+
+
+def test_why_and_what_would_help() -> None:
+    """A waiting request is told that its time has not begun; another, of a shorter run."""
+    cell = site()
+    reserve(cell)
+    within(cell, "mine")
+    cell.submit("other", {"mode": "whole", "count": 2})
+    mine, other = (cell.state.requests[cell.key(name)] for name in ("mine", "other"))
+    unmet = [
+        one.code
+        for one in live_rules(cell.state, asking_of(cell.state, mine))
+        if one.verdict == "not met"
+    ]
+    assert "reservation_not_open" == unmet[0]
+    (rule,) = [
+        one
+        for one in live_rules(cell.state, asking_of(cell.state, other))
+        if one.verdict == "not met"
+    ]
+    numbers = {"planned_nodes": 1, "planned_for": "reservation demo", "start_us": START}
+    assert ("planned_for_another", numbers) == (rule.code, rule.numbers)

@@ -17,8 +17,9 @@ from collectors.fleet import read_fleet
 from collectors.simulated import Ending, Timing
 from collectors.simulation.cluster import Act, Scenario
 from collectors.simulation.traces import Job, read_helios
+from schemas.asks import Ask
 from schemas.base import Model, Name, Seconds, Text
-from schemas.requests import Ask, PoolApply, QueueApply, QuotaApply, RequestSubmit, Task, TaskType
+from schemas.requests import PoolApply, QueueApply, QuotaApply, RequestSubmit, Task, TaskType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

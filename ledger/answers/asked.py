@@ -146,6 +146,7 @@ def _shorter(state: State, asking: Asking) -> Iterator[Change]:
     if allowed is not None:
         plans = [state.requests[name].plan for name in set(state.index.plans.values())]
         starts = [one.start_us for one in plans if one is not None and one.start_us is not None]
+        starts += [one.start_us for one in state.reservations.values()]
         runs_us += [start_us - now_us for start_us in starts]
     short = over_quota(state, key, now_us)
     charge = charge_of(state, key.need)

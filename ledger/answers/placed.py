@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ledger.core.evolve import evolve
 from ledger.core.need import need_from_plain
 from ledger.core.placement import place
-from ledger.core.state import free_milli
+from ledger.core.room import free_milli
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

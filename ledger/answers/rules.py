@@ -10,10 +10,12 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.core.advance import within_time
 from ledger.core.asking import Asker, asker_of, over_quota
 from ledger.core.backfill import allowed_nodes
 from ledger.core.constraints import pool_serves
 from ledger.core.licences import licences_short, never_licensed
+from ledger.core.links import link_numbers, over_links
 from ledger.core.placement import charge_of, place, shortfall
 from ledger.core.quota import GPU, most_ever
 from ledger.core.schedule import reason_to_wait
@@ -53,9 +55,11 @@ RULES = {
     "exceeds_max_run": "it runs no longer than the queue allows",
     "needs_max_run": "it states a longest run, if its quota has a budget of time",
     "unknown_licence": "the licences that it names exist",
+    "no_route": "the pool says how it serves the service class",
     "unknown_vgpu_type": "a device offers the vGPUs that it asks for",
     "exceeds_licences": "it needs no more of a licence than there is",
     "incompatible": "what it runs runs on such devices, drivers and frameworks",
+    "reservation_not_open": "the reservation that it names has begun",
     "licences_in_use": "the licences it needs are not in use",
     "quota_in_use": "the quota has room beside its other leases",
     "budget_spent": "the quota's budget of time covers its longest run",
@@ -63,7 +67,8 @@ RULES = {
     "partition_pending": "no change of a device's MIG mode waits for a reboot",
     "no_such_hardware": "the cell has devices of that kind",
     "no_capacity": "enough of them are free, counted place by place",
-    "planned_for_another": "what is free is not planned for an earlier request",
+    "planned_for_another": "what is free is not planned or kept for another, or reserved",
+    "no_fresh_evidence": "fresh evidence says that a node with room is reached well enough",
     "constraints_unmet": "what is free meets what it asks beside how much",
     "no_beside": "their nodes have the CPU and memory asked beside them",
 }
@@ -82,9 +87,11 @@ ADVICE = {
     "exceeds_max_run": "state a shorter longest run, or use another queue",
     "needs_max_run": "state a longest run (max_run_s)",
     "unknown_licence": "name an existing licence, or an operator makes it (licence.apply)",
+    "no_route": "ask for a mode, or an operator gives the pool a route: gpuledger pool apply",
     "unknown_vgpu_type": "a node with such devices joins, or another type is asked for",
     "exceeds_licences": "use fewer, or an operator raises the count (licence.apply)",
     "incompatible": "ask for other devices, or use another version or framework",
+    "reservation_not_open": "the reservation's time begins",
     "licences_in_use": "a lease that uses the licence ends, or its count is raised",
     "quota_in_use": "a lease that counts against the quota ends, or the quota is raised",
     "budget_spent": "the next period begins, or the run is shorter, or the budget is raised",
@@ -92,7 +99,8 @@ ADVICE = {
     "partition_pending": "the node is rebooted and reports the slices",
     "no_such_hardware": "a node with such devices joins, or other models are asked for",
     "no_capacity": "a lease on such devices ends and they are proved clean",
-    "planned_for_another": "the planned request starts, or this one states a run that ends before",
+    "planned_for_another": "the other starts or its time ends, or this one states a run before it",
+    "no_fresh_evidence": "the link is measured (link.evidence), or less is asked of it",
     "constraints_unmet": "a lease where they are met ends, or less is asked of the devices",
     "no_beside": "a lease on those nodes ends, or less CPU or memory is asked",
 }
@@ -190,8 +198,11 @@ def _policy(state: State, asking: Asking) -> Iterator[_Asked]:
         lacks = never is not None and never[0] == code
         yield code, not lacks, never[1] if never is not None and lacks else {}
     yield "incompatible", True, {}
+    yield "no_route", True, {}
     yield "unknown_vgpu_type", True, {}
     used = licences_short(state, key.need) if never is None else None
+    opens = within_time(state, key, now_us)
+    yield "reservation_not_open", opens, {"reservation": key.reservation} if not opens else {}
     yield "licences_in_use", used is None, used or {}
     spent = over is not None and over.resource == "gpu_time"
     held: Numbers = {
@@ -231,6 +242,9 @@ def _supply(state: State, asking: Asking) -> Iterator[_Asked]:
     yield "no_capacity", fits or short.code != "no_capacity", short.numbers
     yield "constraints_unmet", fits or short.code != "constraints_unmet", short.numbers
     yield _planned(state, asking, fits=fits)
+    linked = over_links(state, need, None, state.now_us)
+    fresh = linked is None or not fits or place(state, need, None, linked) is not None
+    yield "no_fresh_evidence", fresh, link_numbers(state, need, state.now_us)
     beside: Numbers = {}
     if need.cpu_milli or need.host_memory_mib:
         beside = {"cpu_milli": need.cpu_milli, "memory_mib": need.host_memory_mib}
@@ -242,12 +256,23 @@ def _planned(state: State, asking: Asking, *, fits: bool) -> _Asked:
     met = allowed is None or place(state, asking.need, None, allowed) is not None
     numbers: Numbers = {}
     if allowed is not None and not met:
-        barred = [node for node in state.index.plans if not allowed(node)]
-        owners = sorted({state.index.plans[node] for node in barred})
-        numbers = {"planned_nodes": len(barred), "planned_for": ", ".join(owners)[:500]}
+        index = state.index
+        nodes = {*index.plans, *index.repairs, *index.booked}
+        barred = [node for node in sorted(nodes) if not allowed(node)]
+        owners = sorted({index.plans[node] for node in barred if node in index.plans})
+        reserved = sorted({name for node in barred for name in index.booked.get(node, ())})
+        gangs = {name for node in barred for name in index.repairs.get(node, ())}
+        others = [
+            *owners,
+            *sorted(gangs.difference(owners)),
+            *map("reservation {}".format, reserved),
+        ]
+        numbers = {"planned_nodes": len(barred), "planned_for": ", ".join(others)[:500]}
         plan = state.requests[owners[0]].plan if owners else None
         if plan is not None and plan.start_us is not None:
             numbers["start_us"] = plan.start_us
+        elif reserved and not owners:
+            numbers["start_us"] = min(state.reservations[name].start_us for name in reserved)
     return "planned_for_another", met, numbers
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from ledger.answers.rules import Asking
 from ledger.core.admission import admitted
 from ledger.core.decide_requests import asker_for, need_of
+from ledger.core.routing import routed
 from ledger.core.templates import filled
 from schemas.requests import RequestSubmit
 
@@ -24,11 +25,11 @@ __all__ = ["asking_for", "submitted"]
 
 def asking_for(state: State, asked: RequestSubmit, name: str) -> Asking | None:
     """Return the request as one that asks now; None when its tenant or queue is unknown."""
-    whole = filled(state, asked)
+    whole, route, _ = routed(state, filled(state, asked))
     queue = state.queues.get(whole.queue)
     if whole.tenant not in state.quotas or queue is None:
         return None
-    need, _ = admitted(state, whole, need_of(whole, name.partition("#")[0]))
+    need, _ = admitted(state, whole, need_of(whole, name.partition("#")[0], route))
     asker = asker_for(state, whole, need, name, state.now_us)
     run_us = queue.max_run_us if whole.max_run_s is None else whole.max_run_s * 1_000_000
     return Asking(asker, whole.tenant, run_us)

@@ -107,6 +107,9 @@ class QueueFields:
     ] = None
     idle_remind_s: Annotated[int | None, typer.Option(help="remind of an idle lease after")] = None
     idle_reclaim_s: Annotated[int | None, typer.Option(help="reclaim an idle lease after")] = None
+    repair_hold_s: Annotated[
+        int | None, typer.Option(help="keep an interrupted gang's place for; 0: not at all [600]")
+    ] = None
 
     def plain(self) -> dict[str, Any]:
         """Return what was given, as the record has it."""

@@ -100,18 +100,7 @@ async def list_all(
     if not session.json:
         for row in rows:
             row["nodes"] = ", ".join(row["nodes"])
-    columns = (
-        "reservation",
-        "tenant",
-        "start",
-        "end",
-        "state",
-        "count",
-        "model",
-        "nodes",
-        "in_use",
-    )
-    session.emit_rows(rows, columns)
+    session.emit_rows(rows, _COLUMNS)
 
 
 def _rows(state: State) -> Iterator[dict[str, Any]]:

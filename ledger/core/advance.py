@@ -84,7 +84,10 @@ def is_open(one: Reservation, now_us: int) -> bool:
 
 def within_time(state: State, key: ShapeKey, now_us: int) -> bool:
     """Say whether requests of the shape may run now as far as their reservation goes."""
-    return key.reservation is None or is_open(state.reservations[key.reservation], now_us)
+    if key.reservation is None:
+        return True
+    one = state.reservations.get(key.reservation)
+    return one is not None and is_open(one, now_us)
 
 
 # -- what is left beside reservations ----------------------------------------------
@@ -94,11 +97,13 @@ def outside_reservations(state: State, asker: Asker, now_us: int) -> Callable[[s
     """Return on which nodes the asker may have a lease as far as reservations go; None: on all."""
     own = asker.key.reservation
     if own is not None:
-        mine = state.reservations[own]
+        mine = state.reservations.get(own)
         taken = units_taken(asker)
 
         def within(node: str) -> bool:
-            used = len(_used(state, mine, node, asker.request))
+            if mine is None:
+                return False
+            used = _used(state, mine, node, asker.request)
             return is_open(mine, now_us) and node in mine.chosen and used + taken <= mine.count
 
         return within
@@ -194,7 +199,7 @@ def _spare(
         one = state.reservations[name]
         within = one.start_us <= at_us < _end(one, now_us)
         if name != without and within and _class_on(state, one, node) == key:
-            spare -= max(0, one.count - len(_used(state, one, node)))
+            spare -= max(0, one.count - _used(state, one, node))
     return spare
 
 
@@ -215,23 +220,22 @@ def _free_by(state: State, node: Node, device: Device, at_us: int, asker: str) -
     return other.max_run_us is not None and other.reservation not in state.reservations
 
 
-def _used(state: State, one: Reservation, node: str, asker: str = "") -> set[str]:
-    """Return the node's devices that leases within it hold, or that are kept for such.
+def _used(state: State, one: Reservation, node: str, asker: str = "") -> int:
+    """Return how many of the node's devices only leases within the reservation hold.
 
-    What is kept for the ``asker`` does not count.
+    What is kept for such counts too, but for the ``asker``.
     """
-    found = set()
-    for uuid in state.nodes[node].devices:
-        owner = state.devices[uuid].kept_for
-        if owner not in (None, asker) and state.requests[owner].reservation == one.name:
-            found.add(uuid)
-        for name in state.devices[uuid].holds:
-            lease = state.leases.get(name)
-            if lease is None or lease.state == "stopping":
-                continue
-            if state.requests[lease.request].reservation == one.name:
-                found.add(uuid)
-    return found
+    return sum(
+        _is_used(state, one, state.devices[uuid], asker) for uuid in state.nodes[node].devices
+    )
+
+
+def _is_used(state: State, one: Reservation, device: Device, asker: str) -> bool:
+    leases = (state.leases.get(name) for name in device.holds)
+    holders = [lease.request for lease in leases if lease is not None and lease.state != "stopping"]
+    if device.kept_for not in (None, asker):
+        holders.append(device.kept_for)
+    return bool(holders) and all(state.requests[name].reservation == one.name for name in holders)
 
 
 # -- where ---------------------------------------------------------------------------

@@ -13,11 +13,15 @@ __all__ = ["terms_of"]
 
 _NONE = Terms()
 
+#: Modes that are given in a way of their own, and counted like another.
+_OWN_WAY = frozenset({"passthrough", "vgpu"})
 
-def terms_of(asked: RequestSubmit, source: str) -> Terms | None:
+
+def terms_of(asked: RequestSubmit, source: str, route: str = "") -> Terms | None:
     """Return the terms of a submission from a source; None when it states none."""
     ask = asked.ask
     spread = ask.spread or ""
+    remote = getattr(ask, "remote", None)
     found = Terms(
         ask.architectures,
         ask.capability or "",
@@ -28,7 +32,10 @@ def terms_of(asked: RequestSubmit, source: str) -> Terms | None:
         tuple(sorted(asked.licences.items())),
         getattr(ask, "encoder_sessions", 0),
         getattr(ask, "decoder_sessions", 0),
-        ask.mode if ask.mode in ("passthrough", "vgpu") else "",
+        "remote" if remote is not None else ask.mode if ask.mode in _OWN_WAY else "",
         ask.type if ask.mode == "vgpu" else "",
+        0,
+        () if remote is None else (remote.from_node, remote.p99_us_max, remote.bandwidth_mbps_min),
+        route,
     )
     return None if found == _NONE else found

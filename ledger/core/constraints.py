@@ -75,6 +75,8 @@ def eligible(state: State, key: ClassKey, node: Node, need: Need) -> bool:
         return True
     if terms.driver_min and not _at_least(node.driver, terms.driver_min):
         return False
+    if terms.remote and node.name == terms.remote[0]:
+        return False
     if terms.spread and domain_of(state, node, terms) is None:
         return False
     devices = _devices(state, node, key)
@@ -137,15 +139,18 @@ def domain_of(state: State, node: Node, terms: Terms) -> str | None:
     return node.labels.get(label) or (pool.labels.get(label) if pool is not None else None)
 
 
-def domains_of_task(state: State, terms: Terms) -> set[str]:
-    """Return the failure domains in which replicas of the task are, or are to be."""
+def domains_of_task(state: State, terms: Terms, but: str = "") -> set[str]:
+    """Return the failure domains in which replicas of the task but one are, or are to be."""
     source, _, task = terms.apart.partition("#")
     index = state.index
     nodes = [
         node for name in index.replicas.get((source, task), ()) for node in state.leases[name].parts
     ]
     nodes += [
-        node for name in index.apart.get(terms.apart, ()) for node in state.requests[name].kept
+        node
+        for name in index.apart.get(terms.apart, ())
+        if name != but
+        for node in state.requests[name].kept
     ]
     found = (domain_of(state, state.nodes[name], terms) for name in nodes)
     return {one for one in found if one is not None}
@@ -183,8 +188,8 @@ def spans_nodes(state: State, key: ClassKey) -> bool:
     return False
 
 
-def terms_fault(state: State, need: Need, parts: Iterable[Part]) -> str | None:
-    """Say which term a place does not meet; None when it meets all, or there are none."""
+def terms_fault(state: State, need: Need, parts: Iterable[Part], of: str = "") -> str | None:
+    """Say which term a place of request ``of`` does not meet; None when it meets all."""
     terms = need.terms
     domains: Counter[str | None] = Counter()
     for part in parts:
@@ -208,7 +213,7 @@ def terms_fault(state: State, need: Need, parts: Iterable[Part]) -> str | None:
         if terms.same_nvlink_domain and _largest_domain(devices) < len(devices):
             return f"the devices on {name} are not of one NVLink domain"
     if terms is not None and terms.spread:
-        taken = domains_of_task(state, terms) if terms.apart else set()
+        taken = domains_of_task(state, terms, of) if terms.apart else set()
         for domain, count in domains.items():
             if domain is None or count > 1 or domain in taken:
                 return f"two are in one failure domain, {domain}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.decide_compatibility import COMPATIBILITIES
+from ledger.core.decide_links import LINKS
 from ledger.core.decide_orders import ORDERS
 from ledger.core.decide_partition import PARTITIONS
 from ledger.core.decide_policy import POLICY
@@ -44,6 +45,7 @@ _SILENT = frozenset({"unchanged", "observed", "duplicate"})
 
 _RULES: dict[str, Callable[[Turn, Input], Answer]] = (
     COMPATIBILITIES
+    | LINKS
     | REQUESTS
     | RESERVATIONS
     | POLICY

@@ -36,6 +36,7 @@ _IF_SAID = {
     "allowed_modes",
     "allowed_tenants",
     "memory_overcommit_permille",
+    "routing",
 }
 
 

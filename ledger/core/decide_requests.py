@@ -14,6 +14,7 @@ from ledger.core.estimate import expectation
 from ledger.core.need import need_to_plain
 from ledger.core.placement import Placement, charge_of
 from ledger.core.quota import GPU, budget_left, chain, holder_of, most_ever
+from ledger.core.routing import routed
 from ledger.core.schedule import examine, grant, make_room, reason_to_wait
 from ledger.core.state import WHOLE_MILLI, Need
 from ledger.core.templates import filled, longest_run_us, refused
@@ -35,9 +36,10 @@ _US = 1_000_000
 _COUNTED_AS = {"passthrough": "whole", "vgpu": "share"}
 
 
-def need_of(asked: RequestSubmit, source: str = "") -> Need:
+def need_of(asked: RequestSubmit, source: str = "", route: str = "") -> Need:
     """Return the normalised need of a submission from a source, of no tenant yet."""
     ask = asked.ask
+    assert ask.mode != "auto", "a mode is chosen before (`ledger.core.routing`)"
     labels = tuple(sorted(ask.labels.items()))
     host = (asked.beside.cpu_milli, asked.beside.memory_mib)
     mode = _COUNTED_AS.get(ask.mode, ask.mode)
@@ -55,15 +57,15 @@ def need_of(asked: RequestSubmit, source: str = "") -> Need:
     else:
         least = (ask.memory_mib, ask.profile or "")
         need = Need(*common, ask.count, 1, WHOLE_MILLI, *least, *host, ask.compute_slices)
-    terms = terms_of(asked, source)
+    terms = terms_of(asked, source, route)
     return need if terms is None else replace(need, terms=terms)
 
 
 def _submit(turn: Turn, given: Input) -> Answer:
     state = turn.state
-    asked = filled(state, given.data)
-    need, never = admitted(state, asked, need_of(asked, given.source))
-    refusal = _never(state, given.data, asked, need) or never
+    asked, route, lost = routed(state, filled(state, given.data))
+    need, never = admitted(state, asked, need_of(asked, given.source, route))
+    refusal = _never(state, given.data, asked, need) or lost or never
     if refusal is not None:
         return _reject(turn, given, refusal)
     asker = asker_for(state, asked, need, given.key, turn.now_us)
@@ -185,6 +187,7 @@ def _receive(turn: Turn, given: Input, asked: RequestSubmit, need: Need) -> None
         "rollback": asked.rollback,
         "image": asked.image,
         "environment": asked.environment,
+        "service_class": asked.service_class,
         "runtime": asked.runtime and asked.runtime.model_dump(exclude_none=True),
     }
     # What stands at its default is left out: a ledger keeps these bytes for ever.

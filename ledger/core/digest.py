@@ -18,6 +18,7 @@ from ledger.core.compatibility import Compatibility
 from ledger.core.constraints import for_tenant
 from ledger.core.fold import Fold, Head
 from ledger.core.licences import Licence
+from ledger.core.links import Link
 from ledger.core.makers import load_geometry
 from ledger.core.need import need_from_plain, need_to_plain
 from ledger.core.policies.workload import Workload
@@ -56,6 +57,7 @@ _TABLES: dict[str, type[Any]] = {
     "reservations": Reservation,
     "compatibilities": Compatibility,
     "licences": Licence,
+    "links": Link,
     "nodes": Node,
     "devices": Device,
     "slices": Slice,

@@ -24,7 +24,8 @@ from ledger.core.deadlines import expected_end
 from ledger.core.index import usable
 from ledger.core.placement import could_fit
 from ledger.core.quota import holder_of, leave, remove, root_of
-from ledger.core.state import WHOLE_MILLI, free_milli
+from ledger.core.room import free_milli
+from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

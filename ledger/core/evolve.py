@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.evolve_leases import LEASE_EVENTS
 from ledger.core.evolve_promises import PROMISES
 from ledger.core.evolve_requests import REQUEST_EVENTS, RuleBroken
+from ledger.core.evolve_rules import RULES
 from ledger.core.evolve_slices import SLICE_EVENTS
 from ledger.core.evolve_supply import SUPPLY
 from ledger.core.index import Index
@@ -31,7 +32,7 @@ _SWEEP_US = 86_400 * 1_000_000
 
 #: Event type -> what it does to the state.
 HANDLERS: dict[str, Callable[[State, dict[str, Any], int], None]] = (
-    SUPPLY | SLICE_EVENTS | REQUEST_EVENTS | LEASE_EVENTS | PROMISES
+    RULES | SUPPLY | SLICE_EVENTS | REQUEST_EVENTS | LEASE_EVENTS | PROMISES
 )
 
 

@@ -22,9 +22,11 @@ from ledger.core.evolve_supply import push_idle
 from ledger.core.fair_share import spend, use_up
 from ledger.core.index import usable
 from ledger.core.lifecycles import step
+from ledger.core.links import evidence_fault
 from ledger.core.media import sessions_fit, sessions_of
 from ledger.core.quota import holder_of, leave, remove
 from ledger.core.repair import let_repair_go
+from ledger.core.room import free_memory, free_milli
 from ledger.core.state import (
     NO_POOL,
     WHOLE_MILLI,
@@ -38,8 +40,6 @@ from ledger.core.state import (
     Request,
     State,
     device_state,
-    free_memory,
-    free_milli,
     slice_state,
 )
 from ledger.core.vgpu import held_milli, vgpu_fits
@@ -70,6 +70,9 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
     fault = terms_fault(state, request.need, lease.parts.values())
     if fault is not None:
         raise RuleBroken("A14", f"lease {name}: {fault}")
+    fault = evidence_fault(state, request.need, lease.parts, event.get("evidence", ()), now)
+    if fault is not None:
+        raise RuleBroken("A12", f"lease {name}: {fault}")
     request.charge = charge_of_event(state, request, event, units)
     count(state, request, name)
     for part in lease.parts.values():

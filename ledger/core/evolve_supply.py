@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.compatibility import Compatibility
 from ledger.core.constraints import for_tenant, pools_limited
 from ledger.core.deadlines import due_time
 from ledger.core.evolve_slices import alarm_changed, partition_retried
 from ledger.core.fair_share import spend
-from ledger.core.licences import Licence
 from ledger.core.lifecycles import step
 from ledger.core.makers import read_geometry
 from ledger.core.policies.workload import Workload
@@ -56,6 +54,7 @@ def _pool_applied(state: State, event: Event, _now: int) -> None:
         list(event.get("allowed_modes", ())),
         list(event.get("allowed_tenants", ())),
         event.get("memory_overcommit_permille", 1000),
+        {one["when"]: one["mode"] for one in event.get("routing", ())},
     )
     state.index.scores.clear()
     if pools_limited(state) != limited:
@@ -199,20 +198,6 @@ def _template_applied(state: State, event: Event, _now: int) -> None:
         event.get("required", []),
         event.get("limits", {}),
     )
-
-
-def _compatibility_applied(state: State, event: Event, _now: int) -> None:
-    name, get = event["model_version"], event.get
-    lists = (list(get("architectures", ())), get("driver_min", ""), list(get("frameworks", ())))
-    state.compatibilities[name] = Compatibility(name, *lists)
-
-
-def _licence_applied(state: State, event: Event, _now: int) -> None:
-    name = event["licence"]
-    licence = state.licences.setdefault(name, Licence(name, 0))
-    licence.count = event["count"]
-    state.index.loosen(f"licence {name}")
-    state.index.ripen()
 
 
 def _look_at_kept(state: State, uuids: list[str]) -> None:
@@ -387,8 +372,6 @@ SUPPLY: dict[str, Callable[[State, Event, int], None]] = {
     "quota.answered": _quota_answered,
     "quota.renewed": _quota_renewed,
     "template.applied": _template_applied,
-    "compatibility.applied": _compatibility_applied,
-    "licence.applied": _licence_applied,
     "node.registered": _node_registered,
     "node.changed": _node_changed,
     "device.discovered": _device_discovered,

@@ -29,7 +29,8 @@ from ledger.core.places import (
 )
 from ledger.core.policies.ranking import KeptScores
 from ledger.core.quota import holder_of, root_of
-from ledger.core.state import WHOLE_MILLI, free_milli
+from ledger.core.room import free_milli
+from ledger.core.state import WHOLE_MILLI
 from ledger.core.waiting import Waiting, replica_group
 
 if TYPE_CHECKING:

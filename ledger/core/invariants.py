@@ -24,8 +24,9 @@ from ledger.core.partition_rules import partition_faults
 from ledger.core.placement import Placement
 from ledger.core.quota_tree import nominal_below
 from ledger.core.quota_tree import rebuild as rebuild_quotas
+from ledger.core.room import free_milli
 from ledger.core.schedule import examine
-from ledger.core.state import WHOLE_MILLI, free_milli
+from ledger.core.state import WHOLE_MILLI
 from ledger.core.vgpu import vgpu_faults
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ def _capacity(state: State) -> Iterator[Violation]:
     for device in state.devices.values():
         if free_milli(device) < 0:
             yield Violation("A9", device.uuid, f"{WHOLE_MILLI - free_milli(device)} milli are held")
-        for fault in vgpu_faults(device):
-            yield Violation("A9", device.uuid, fault)
+        yield from (Violation("A9", device.uuid, mixed) for mixed in vgpu_faults(device))
         fault = layout_fault(state, device)
         if fault is not None and device.quarantine is None:
             yield Violation("A2", device.uuid, fault)

@@ -18,7 +18,8 @@ from ledger.core.constraints import narrowed
 from ledger.core.media import sessions_fit
 from ledger.core.picking import Apart, whole_parts
 from ledger.core.policies.choice import choose
-from ledger.core.state import NO_POOL, WHOLE_MILLI, free_memory
+from ledger.core.room import free_memory
+from ledger.core.state import NO_POOL, WHOLE_MILLI
 from ledger.core.terms import told
 from ledger.core.vgpu import vgpu_spot
 

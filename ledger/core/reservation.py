@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from ledger.core.advance import outside_reservations
 from ledger.core.asking import asker_of, charge_for
-from ledger.core.constraints import eligible
+from ledger.core.constraints import terms_fault
 from ledger.core.index import usable
 from ledger.core.licences import licences_short
 from ledger.core.placement import Placement, host_fits
 from ledger.core.places import slice_class
 from ledger.core.quota import add, holder_of, over, remove
+from ledger.core.room import free_memory, free_milli
 from ledger.core.rooms import ending
-from ledger.core.state import WHOLE_MILLI, free_memory, free_milli
+from ledger.core.state import WHOLE_MILLI, Part
 from ledger.core.waiting import shape_key
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def _place(state: State, request: Request) -> Placement | None:
     key = classes.pop()
     if classes or key not in state.index.matches(state, request.need):
         return None
-    if not all(eligible(state, key, state.nodes[name], request.need) for name in request.kept):
+    kept = [Part(name, units) for name, units in request.kept.items()]
+    if request.need.terms and terms_fault(state, request.need, kept, request.id) is not None:
         return None
     then = request.charge
     assert then is not None

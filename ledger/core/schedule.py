@@ -20,6 +20,7 @@ from ledger.core.decide_partition import partition_for
 from ledger.core.isolation import given_by, isolation_of
 from ledger.core.licences import licences_short
 from ledger.core.limits import LEASE_WEIGHT, MAX_GIVEN
+from ledger.core.links import evidence_of, link_numbers, over_links
 from ledger.core.placement import Placement, Shortfall, charge_of, place, shortfall
 from ledger.core.preemption import evict_for
 from ledger.core.quota import GPU, available, most_ever
@@ -48,8 +49,10 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
         return "behind_in_queue"
     allowed = allowed_nodes(state, asker, now_us)
     fits = quota_fits(state, key, now_us)
-    found = place(state, key.need, fits, allowed)
+    found = place(state, key.need, fits, over_links(state, key.need, allowed, now_us))
     if found is None:
+        if key.need.delivery == "remote" and place(state, key.need, fits, allowed) is not None:
+            return "no_fresh_evidence"
         if fits is not None and place(state, key.need, None, allowed) is not None:
             # There is a place, of a class that the quota has no room for: others may have it.
             return "quota_in_use"
@@ -60,6 +63,8 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
 
 def reason_to_wait(state: State, key: ShapeKey, code: str, now_us: int) -> Shortfall:
     """Give the numbers that belong to the code that `examine` returned."""
+    if code == "no_fresh_evidence":
+        return Shortfall(code, link_numbers(state, key.need, now_us))
     if code == "licences_in_use":
         return Shortfall(code, licences_short(state, key.need) or {})
     if code in ("quota_in_use", "budget_spent"):
@@ -136,6 +141,9 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> Non
             "waited_us": turn.now_us - request.received_us,
         },
     }
+    event |= evidence_of(turn.state, request.need, [node for node, _ in found.parts])
+    if request.need.terms is not None and request.need.terms.route:
+        event["why"]["route"] = request.need.terms.route
     event |= isolation_of(turn.state, request.need, found.parts[0][0])
     if request.max_run_us is not None:
         # Time held over all attempts counts, waiting between them does not (C31).

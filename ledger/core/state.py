@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ledger.core.compatibility import Compatibility
     from ledger.core.index import Index
     from ledger.core.licences import Licence
+    from ledger.core.links import Link
     from ledger.core.mig import Geometry
     from ledger.core.policies.workload import Workload
     from ledger.core.quota import Charge, Quota, QuotaAsk
@@ -39,9 +40,6 @@ __all__ = [
     "Slice",
     "State",
     "device_state",
-    "free_memory",
-    "free_milli",
-    "share_memory",
     "slice_state",
 ]
 
@@ -66,6 +64,8 @@ class Pool:
     allowed_modes: list[str] = field(default_factory=list)
     allowed_tenants: list[str] = field(default_factory=list)
     memory_overcommit_permille: int = 1000
+    #: Service class -> delivery mode.
+    routing: dict[str, str] = field(default_factory=dict)
 
 
 #: The patience with a node whose pool nobody has applied.
@@ -340,6 +340,8 @@ class State:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     compatibilities: dict[str, Compatibility] = field(default_factory=dict)
     licences: dict[str, Licence] = field(default_factory=dict)
+    #: ``from to`` -> the latest measurement of the link.
+    links: dict[str, Link] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     slices: dict[str, Slice] = field(default_factory=dict)
@@ -357,28 +359,6 @@ class State:
         item = self.slices.get(unit)
         device = self.devices.get(unit if item is None else item.device)
         return None if device is None or device.health == "gone" else device.node
-
-
-def free_milli(device: Device) -> int:
-    """Return the thousandths of the device that nothing holds."""
-    left = WHOLE_MILLI
-    for hold in device.holds.values():
-        left -= hold.milli
-    return left
-
-
-def share_memory(state: State, device: Device) -> int:
-    """Return the MiB that shares of the device may sum to, as its pool has it (A9)."""
-    pool = state.pools.get(state.nodes[device.node].pool, NO_POOL)
-    return device.memory_mib * pool.memory_overcommit_permille // 1000
-
-
-def free_memory(state: State, device: Device) -> int:
-    """Return the MiB that one more share may ask of the device."""
-    left = share_memory(state, device)
-    for hold in device.holds.values():
-        left -= hold.mib
-    return left
 
 
 def device_state(device: Device) -> str:

@@ -14,7 +14,8 @@ import orjson
 from pydantic import TypeAdapter
 
 from ledger.core.state import WHOLE_MILLI
-from schemas.requests import Ask, Beside
+from schemas.asks import Ask
+from schemas.requests import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a need (`schemas.requests.Where` says what they mean).
+    """The terms of a need (`schemas.asks.Where` says what they mean).
 
     ``apart`` is the task, as ``source#task``, of whose replicas no two may be in one
     failure domain; set where ``spread`` is.
@@ -43,6 +43,10 @@ class Terms:
     delivery: str = ""
     vgpu_type: str = ""
     vgpu_most: int = 0
+    #: (the node from which the devices are used, P99 in µs at most, Mbit/s at least)
+    remote: tuple[Any, ...] = ()
+    #: By which rule of its pool the mode was chosen.
+    route: str = ""
 
     @property
     def by_device(self) -> bool:
@@ -54,7 +58,8 @@ class Terms:
     def tags(self) -> tuple[str, ...]:
         """What it may wait for beside devices and quota (`ledger.core.waiting`)."""
         apart = (f"apart {self.apart}",) if self.apart else ()
-        return (*apart, *(f"licence {name}" for name, _ in self.licences))
+        link = (f"link {self.remote[0]}",) if self.remote else ()
+        return (*apart, *link, *(f"licence {name}" for name, _ in self.licences))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ledger.core.index import usable
-from ledger.core.state import WHOLE_MILLI, free_memory
+from ledger.core.room import free_memory
+from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

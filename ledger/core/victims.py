@@ -18,8 +18,10 @@ from ledger.core.index import usable
 from ledger.core.picking import Apart
 from ledger.core.placement import Placement
 from ledger.core.places import slice_class
+from ledger.core.room import share_memory
 from ledger.core.rooms import Room, host_would_fit
-from ledger.core.state import WHOLE_MILLI, share_memory
+from ledger.core.state import WHOLE_MILLI
+from ledger.core.vgpu import vgpu_fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -286,6 +288,9 @@ def _make_share(
     state: State, device: Device, need: Need, candidates: Mapping[str, Candidate]
 ) -> tuple[str, ...] | None:
     """Return the fewest holders of the device whose end leaves room for the share."""
+    if not vgpu_fits(device, need):
+        # Whatever went first, the others would still be there beside it.
+        return None
     milli, mib = WHOLE_MILLI, share_memory(state, device)
     able = []
     for name, hold in device.holds.items():

@@ -12,7 +12,8 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.core.policies.spot import NO_LIMIT, Spot, after
-from ledger.core.state import WHOLE_MILLI, free_memory
+from ledger.core.room import free_memory
+from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
