@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 
@@ -40,7 +42,28 @@ def cell() -> CoreDriver:
     averages: dict[str, object] = {"cpu_milli_per_gpu": 1, "memory_mib_per_gpu": 1}
     averages |= {"cpu_load_milli": 1, "loads_milli": {"H100": 1}}
     about = {"author": "lead", "reason": "test"}
+    window = {"reservation": "demo", "tenant": "t", "start_us": 10**15, "end_us": 10**15 + 1}
+    cell.feed("reservation.apply", window | about, source="/team")
     cell.feed("placement.apply", workload | averages | about, source="/team")
+    rule = {"model_version": "m1", "architectures": ["hopper"], "driver_min": "550"}
+    cell.feed("compatibility.apply", rule | about, source="/team")
+    cell.feed("licence.apply", {"licence": "lic", "count": 3} | about, source="/team")
+    types = [{"type": "q", "most": 4, "memory_mib": 1}]
+    facts = {"architecture": "hopper", "capability": "9.0", "encoder_sessions": 2}
+    card = device("GPU-c", vgpu_types=types, iommu_group="1", pci_address="0000:01:00.0", **facts)
+    cell.node("n3", [card], driver="550.54", labels={"rack": "r1"})
+    cell.submit("terms", {"mode": "share", "gpu_milli": 100, "encoder_sessions": 1,
+                          "spread": "label:rack"}, licences={"lic": 2},
+                runtime={"model": "m1"})  # fmt: skip
+    measured: dict[str, Any] = {
+        "to_node": "n1",
+        "p99_us": 9,
+        "bandwidth_mbps": 1,
+        "tool": "t",
+        "version": "1",
+    }
+    cell.says("link.evidence", "n3", valid_s=60, **measured)
+    assert "granted" == cell.state.requests[cell.key("terms")].state
     return cell
 
 

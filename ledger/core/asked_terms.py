@@ -13,6 +13,23 @@ __all__ = ["terms_of"]
 
 _NONE = Terms()
 
+#: Modes whose asks have no terms while they set nothing but these.
+_MODES = frozenset({"whole", "mig", "share"})
+_SIZES = frozenset(
+    {
+        "mode",
+        "pool",
+        "labels",
+        "models",
+        "count",
+        "nodes",
+        "memory_mib",
+        "gpu_milli",
+        "profile",
+        "compute_slices",
+    }
+)
+
 #: Modes that are given in a way of their own, and counted like another.
 _OWN_WAY = frozenset({"passthrough", "vgpu"})
 
@@ -20,6 +37,8 @@ _OWN_WAY = frozenset({"passthrough", "vgpu"})
 def terms_of(asked: RequestSubmit, source: str, route: str = "") -> Terms | None:
     """Return the terms of a submission from a source; None when it states none."""
     ask = asked.ask
+    if not (asked.licences or route) and ask.mode in _MODES and ask.model_fields_set <= _SIZES:
+        return None
     spread = ask.spread or ""
     remote = getattr(ask, "remote", None)
     found = Terms(

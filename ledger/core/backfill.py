@@ -45,6 +45,9 @@ def allowed_nodes(state: State, asker: Asker, now_us: int) -> Callable[[str], bo
     They are not planned for an earlier one, enough is left for gangs whose place is kept
     (A10), and no reservation is broken. None: nothing is promised anywhere.
     """
+    index = state.index
+    if not (index.plans or index.repairs or state.reservations):
+        return None
     found = (
         _unplanned(state, asker, now_us),
         beside_repairs(state, asker),

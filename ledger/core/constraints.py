@@ -38,7 +38,11 @@ __all__ = [
 
 def pools_limited(state: State) -> bool:
     """Say whether any pool is not for every mode and tenant."""
-    return any(one.allowed_modes or one.allowed_tenants for one in state.pools.values())
+    # A loop, for it is asked at every submission.
+    for one in state.pools.values():  # noqa: SIM110
+        if one.allowed_modes or one.allowed_tenants:
+            return True
+    return False
 
 
 def for_tenant(state: State, need: Need, tenant: str) -> Need:
@@ -46,7 +50,8 @@ def for_tenant(state: State, need: Need, tenant: str) -> Need:
 
     Elsewhere needs of several tenants are one, and looked at once.
     """
-    return replace(need, tenant=tenant if pools_limited(state) else "")
+    who = tenant if pools_limited(state) else ""
+    return need if need.tenant == who else replace(need, tenant=who)
 
 
 def pool_serves(state: State, name: str, need: Need) -> bool:

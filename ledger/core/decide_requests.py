@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.core.admission import admitted
 from ledger.core.asked_terms import terms_of
@@ -171,7 +171,7 @@ def _receive(turn: Turn, given: Input, asked: RequestSubmit, need: Need) -> None
         "task_type": asked.task.type,
         "need": need_to_plain(need),
     }
-    more = {
+    more: dict[str, Any] = {
         "project": asked.project,
         "priority": asked.priority,
         "preemptible": asked.preemptible,
@@ -181,18 +181,19 @@ def _receive(turn: Turn, given: Input, asked: RequestSubmit, need: Need) -> None
         "retries": asked.retries,
         "replicas_min": _replicas_min(asked),
         "recovery": asked.recovery or _RECOVERY.get(asked.task.type),
-        "template": asked.template,
-        "reservation": asked.reservation,
-        "checkpoint": asked.checkpoint,
-        "rollback": asked.rollback,
-        "image": asked.image,
-        "environment": asked.environment,
-        "service_class": asked.service_class,
-        "runtime": asked.runtime and asked.runtime.model_dump(exclude_none=True),
     }
+    for name in sorted(asked.model_fields_set & _KEPT_AS_SAID):
+        more[name] = getattr(asked, name)
+    if asked.runtime is not None:
+        more["runtime"] = asked.runtime.model_dump(exclude_none=True)
     # What stands at its default is left out: a ledger keeps these bytes for ever.
     turn.emit(event | {name: value for name, value in more.items() if value})
 
+
+#: Fields that are only kept, for those who read the ledger.
+_KEPT_AS_SAID = frozenset(
+    ("template", "reservation", "checkpoint", "rollback", "image", "environment", "service_class")
+)
 
 #: What becomes of an evicted task by its type; all others are queued again.
 _RECOVERY = {"evaluation": "end", "interactive": "end"}

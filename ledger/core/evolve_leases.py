@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.constraints import terms_fault
+from ledger.core.constraints import pools_limited, terms_fault
 from ledger.core.evolve_requests import (
     RuleBroken,
     charge_of_event,
@@ -56,9 +56,12 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
     request = state.requests[event["request"]]
     if request.state == "queued":
         state.index.unqueued(state, request)
-    let_reservation_go(state, request)
-    state.index.unplanned(state, request)
-    let_repair_go(state, request)
+    if request.kept:
+        let_reservation_go(state, request)
+    if request.plan is not None:
+        state.index.unplanned(state, request)
+    if request.repair is not None:
+        let_repair_go(state, request)
     request.state = step("request", request.id, request.state, "granted")
     name = event["lease"]
     charge = event["charge_milli"]
@@ -67,12 +70,8 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
         {part["node"]: Part(part["node"], part["units"]) for part in event["parts"]},
     )  # fmt: skip
     units = sum(len(part.units) for part in lease.parts.values())
-    fault = terms_fault(state, request.need, lease.parts.values())
-    if fault is not None:
-        raise RuleBroken("A14", f"lease {name}: {fault}")
-    fault = evidence_fault(state, request.need, lease.parts, event.get("evidence", ()), now)
-    if fault is not None:
-        raise RuleBroken("A12", f"lease {name}: {fault}")
+    if request.need.terms is not None or pools_limited(state):
+        _check_terms(state, request, lease, event, now)
     request.charge = charge_of_event(state, request, event, units)
     count(state, request, name)
     for part in lease.parts.values():
@@ -87,6 +86,15 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
     state.index.due(state, lease.due_us, "run", name)
 
 
+def _check_terms(state: State, request: Request, lease: Lease, event: Event, now: int) -> None:
+    fault = terms_fault(state, request.need, lease.parts.values())
+    if fault is not None:
+        raise RuleBroken("A14", f"lease {lease.id}: {fault}")
+    fault = evidence_fault(state, request.need, lease.parts, event.get("evidence", ()), now)
+    if fault is not None:
+        raise RuleBroken("A12", f"lease {lease.id}: {fault}")
+
+
 def _take(state: State, request: Request, lease: Lease, part: Part) -> None:
     node = state.nodes[part.node]
     need = request.need
@@ -95,8 +103,14 @@ def _take(state: State, request: Request, lease: Lease, part: Part) -> None:
     if need.mode == "mig":
         _take_slices(state, node, lease, part)
         return
+    simple = need.mode == "whole" and need.terms is None
     for uuid in part.units:
         device = state.devices[uuid]
+        if simple:
+            # Nothing but the whole of it is asked: most leases, and the quickest way.
+            hold = Hold(WHOLE_MILLI, device.memory_mib)
+            _take_device(state, node, device, lease, hold)
+            continue
         if not sessions_fit(device, need):
             raise RuleBroken("A13", f"lease {lease.id} takes more sessions than {uuid} has")
         if not vgpu_fits(device, need):

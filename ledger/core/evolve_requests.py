@@ -199,12 +199,13 @@ def count(state: State, request: Request, what: str) -> None:
         room = available(state, holder, resource)
         if asked and room is not None and asked > room:
             raise RuleBroken("Q1", f"{what}: {holder} asks {asked} of {resource}, {room} is left")
-    short = licences_short(state, request.need)
-    if short is not None:
-        raise RuleBroken(
-            "Q2", f"{what}: {short['asked']} of licence {short['licence']} are lacking"
-        )
-    count_licences(state, request.need, 1)
+    if request.need.terms is not None:
+        short = licences_short(state, request.need)
+        if short is not None:
+            raise RuleBroken(
+                "Q2", f"{what}: {short['asked']} of licence {short['licence']} are lacking"
+            )
+        count_licences(state, request.need, 1)
     add(state, holder, request.charge)
     state.index.tightened(state, holder)
 

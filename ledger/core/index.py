@@ -164,6 +164,8 @@ class Index(SupplyIndex):
 
     def tightened(self, state: State, holder: str) -> None:
         """Note that there is less room in a tree: what cannot be had any more blocks nobody."""
+        if not self.waiting.shapes:
+            return
         for queue in self.waiting.queues_of(root_of(state, holder)):
             if state.queues[queue].ordering == "strict":
                 self.loosened_queues.add(queue)

@@ -31,6 +31,8 @@ def need_to_plain(need: Need) -> dict[str, Any]:
 
 def need_from_plain(plain: dict[str, Any]) -> Need:
     """Return the need that an event carries, of no tenant."""
+    if len(plain) == 1:
+        return Need(plain["mode"])
     terms = plain.get("terms")
     return Need(
         plain["mode"],

@@ -38,9 +38,10 @@ __all__ = ["examine", "grant", "make_room", "reason_to_wait", "run_pass"]
 def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
     """Return a place for the need, or the code of the first rule that holds it back."""
     key = asker.key
-    if not within_time(state, key, now_us):
+    terms = key.need.terms
+    if key.reservation is not None and not within_time(state, key, now_us):
         return "reservation_not_open"
-    if licences_short(state, key.need) is not None:
+    if terms is not None and licences_short(state, key.need) is not None:
         return "licences_in_use"
     short = over_quota(state, key, now_us)
     if short is not None:
@@ -49,7 +50,8 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
         return "behind_in_queue"
     allowed = allowed_nodes(state, asker, now_us)
     fits = quota_fits(state, key, now_us)
-    found = place(state, key.need, fits, over_links(state, key.need, allowed, now_us))
+    reached = allowed if terms is None else over_links(state, key.need, allowed, now_us)
+    found = place(state, key.need, fits, reached)
     if found is None:
         if key.need.delivery == "remote" and place(state, key.need, fits, allowed) is not None:
             return "no_fresh_evidence"
@@ -128,10 +130,7 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> Non
         "request": request.id,
         "attempt": attempt,
         "charge_milli": found.charge_milli,
-        "parts": [
-            {"node": node, "units": list(units)} | given_by(turn.state, request.need, units)
-            for node, units in found.parts
-        ],
+        "parts": [{"node": node, "units": list(units)} for node, units in found.parts],
         "model": found.of_class[1],
         "memory_mib": memory_of(turn.state, found, request.need),
         "why": {
@@ -141,10 +140,14 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> Non
             "waited_us": turn.now_us - request.received_us,
         },
     }
-    event |= evidence_of(turn.state, request.need, [node for node, _ in found.parts])
-    if request.need.terms is not None and request.need.terms.route:
-        event["why"]["route"] = request.need.terms.route
-    event |= isolation_of(turn.state, request.need, found.parts[0][0])
+    if request.need.terms is not None:
+        event |= evidence_of(turn.state, request.need, [node for node, _ in found.parts])
+        for part in event["parts"]:
+            part.update(given_by(turn.state, request.need, part["units"]))
+        if request.need.terms.route:
+            event["why"]["route"] = request.need.terms.route
+    if request.need.mode == "share":
+        event |= isolation_of(turn.state, request.need, found.parts[0][0])
     if request.max_run_us is not None:
         # Time held over all attempts counts, waiting between them does not (C31).
         event["due_us"] = turn.now_us + max(0, request.max_run_us - request.used_us)

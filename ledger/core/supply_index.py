@@ -169,7 +169,7 @@ class SupplyIndex(Loosened):
         """Follow the room on a device that shares hold in part."""
         uuid = device.uuid
         room = free_milli(device) if able and device.holds else 0
-        if any(hold.vgpu_type for hold in device.holds.values()):
+        if any(one.vgpu_type for one in device.holds.values()):
             # There is room for its own kind at most, which is looked for device by device.
             room = 0
             self.freed.add(key)

@@ -67,7 +67,7 @@ def vgpu_fits(device: Device, need: Need) -> bool:
     """Say whether what is on the device lets the need on it: vGPUs of one type, or none."""
     terms = need.terms
     if terms is None or terms.delivery != "vgpu":
-        return not any(hold.vgpu_type for hold in device.holds.values())
+        return not any(one.vgpu_type for one in device.holds.values())
     return (
         offers_vgpu(device, need)
         and len(device.holds) < terms.vgpu_most
