@@ -18,7 +18,7 @@ from ledger.answers.levels import levels_of
 from ledger.answers.placed import amounts_of, granting
 from ledger.answers.reasons import reason_text
 from ledger.answers.rules import ADVICE, RULES, Rule, asking_of, live_rules, up_to
-from ledger.answers.submission import asking_for, submitted
+from ledger.answers.submission import asking_for, still_refused, submitted
 from ledger.answers.trials import Change, runs
 from ledger.core.estimate import estimate
 from ledger.core.placement import Placement
@@ -169,6 +169,8 @@ def _over(
     if not granted and queued:
         code, numbers = queued[-1].code or "", dict(queued[-1].numbers or {})
         rules, reason = up_to(code, numbers), reason_text(code, numbers)
+        if entry is not None and len(entry) <= _INPUT_ONLY:
+            status, rules = "refused", ()
     else:
         code, reason = "granted" if granted else "", ""
         rules = _all_met(happened) if granted else ()
@@ -180,9 +182,11 @@ def _asked_again(
 ) -> tuple[Change, ...]:
     """Say what would let a refused request run if it were asked for again now."""
     asking = None if asked is None else asking_for(state, asked, f"{request} again")
-    if asking is None:
+    if asking is None or asked is None:
         return ()
     if runs(state, asking) is not None:
+        if still_refused(state, asked, request):
+            return ()
         return (Change("again", "requester", "the same request, asked again with a new id", {}),)
     start = estimate(state, asking.asker, state.now_us)
     return tuple(changes_of(state, asking, code, start))

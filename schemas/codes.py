@@ -90,6 +90,7 @@ _FINAL = (
     ("not_partitionable", 158, "no MIG mode, no profiles reported, or its node is away"),
     ("not_a_layout", 159, "the profiles have no place together on the device"),
     ("quota_cycle", 155, "a quota cannot be above itself"),
+    ("quota_too_deep", 185, "there are as many quotas above one another as there may be"),
     ("exceeds_parent", 156, "the quotas below would have more than the one above them (Q3)"),
     ("still_in_use", 157, "requests count against it"),
     ("exceeds_queue_limit", 160, "larger than the largest request of the queue"),

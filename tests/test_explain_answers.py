@@ -10,8 +10,9 @@ import pytest
 from ledger.answers.placed import granting, placed_by_record
 from ledger.cli.explained import explained
 from ledger.core.fold import Fold
+from ledger.explain import why
 from ledger.testing import CoreDriver, device, mig_slice
-from tests.answers import GANG, ask, explain, history, quota, site, there, told
+from tests.answers import GANG, OPERATOR, ask, explain, history, quota, site, there, told
 
 HOUR = 3_600_000_000
 
@@ -363,3 +364,44 @@ def test_a_refused_request_is_told_what_would_run_now() -> None:
     assert ["again"] == [one.kind for one in found.changes]
     assert "no_capacity" == found.code
     assert "granted" == ask(cell, "wants-again", 3, max_wait_s=0)
+
+
+def test_more_nodes_alone_are_no_answer_where_the_quota_is_short() -> None:
+    """A quota that is short as well has to be raised too, and both are said together."""
+    cell = site(1, 4, quota=5)
+    ask(cell, "holds", 3)
+    assert "queued" == ask(cell, "wants", 4)
+    found = explain(cell, "wants")
+    assert [] == told(found, "supply")
+    assert ["quota t has 2 GPUs more, and 1 more node has 4 free devices"] == told(
+        found, "quota+supply"
+    )
+
+
+def test_a_request_that_would_be_refused_again_is_not_told_to_wait() -> None:
+    """No queue lets it in later, and its template wants the same field again."""
+    cell = site(1, 1, tenants=["t"])
+    assert "granted" == ask(cell, "holds", expected_run_s=60)
+    assert "not_admitted" == ask(cell, "other", tenant="u")
+    assert () == explain(cell, "other").changes
+    plain = {"template": "d", "task_type": "training", "default": True, "required": ["checkpoint"]}
+    assert "applied" == cell.feed("template.apply", plain | OPERATOR, source="/operator").code
+    cell.release(cell.lease("holds").id)
+    cell.answer_all_orders()
+    assert "template_requires" == ask(cell, "bare")
+    found = explain(cell, "bare")
+    assert ((), "say it in the request") == (found.changes, found.advice)
+
+
+def test_an_operators_record_that_was_refused_has_no_rules_of_requests() -> None:
+    """Why of a reservation that has no room says that, and nothing of queues or licences."""
+    cell = site(1, 1)
+    window = {"start_us": 10 * HOUR, "end_us": 11 * HOUR}
+    plain = {"reservation": "r", "tenant": "t", "count": 4, **window, **OPERATOR}
+    decision = cell.feed("reservation.apply", plain, source="/operator")
+    assert "no_capacity" == decision.code
+    given = history(cell)[-1].data["input"]
+    found = why(cell.state, history(cell), f"{given['source']}#{given['id']}")
+    assert ("refused", "no_capacity", ()) == (
+        there(found).status, there(found).code, there(found).rules
+    )  # fmt: skip

@@ -397,7 +397,7 @@ async def test_a_dry_run_says_all_and_writes_nothing(filled: Cli) -> None:
     assert [{"request": "/team/a#b", "nodes": ["n1"], "when": "now"}] == raised["starts"]
     text = filled(*options).stdout
     assert "quota t: changed\n  limits.gpu.nominal       2000 -> 3000\n" in text
-    assert "starts: /team/a#b on n1 at once\n1 records, nothing was written\n" in text
+    assert "starts: /team/a#b on n1 at once\n1 record, nothing was written\n" in text
 
     (filled.folder / "quotas.yaml").write_text(
         "- {tenant: t, nominal_gpu_milli: 1000}\n- {tenant: u, parent: x, nominal_gpu_milli: 1}\n"
@@ -458,6 +458,8 @@ async def test_flags_say_what_a_file_says(filled: Cli) -> None:
         "period_us": 3_600_000_000,
         "budget_milli_us": 2 * 3_600_000_000 * 1000,
     } == {name: new for name, (_, new) in quota["changes"].items()}
+    none = filled("quota", "apply", "new", "--gpus", "1", "--borrowing-gpu-milli", "0", "--dry-run")
+    assert "  limits.gpu.borrowing     0\n" in none.stdout, "a limit of nothing is a limit"
     queue = filled.json(
         "queue", "apply", "q", "--ordering", "backfill", "--tenant", "t", "--tenant", "u",
         "--max-gpus", "8", "--max-wait-s", "5", "--max-run-s", "6", "--fair-share",

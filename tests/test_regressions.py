@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ledger.core import preemption
 from ledger.core.decide import decide
 from ledger.core.digest import load_fold, save_fold
 from ledger.core.invariants import check
+from ledger.core.limits import MAX_QUOTA_DEPTH
 from ledger.core.quota import GPU, available, budget_left
 from ledger.testing import CoreDriver, device, mig_slice
+
+if TYPE_CHECKING:
+    import pytest
 
 _S = 1_000_000
 
@@ -488,3 +493,154 @@ def test_a_class_that_one_quota_has_no_room_for_is_there_for_another() -> None:
 
     assert "queued" == _state_of(cell, "of-a")
     assert "granted" == _state_of(cell, "of-t")
+
+
+def test_a_quota_tree_has_a_limited_depth() -> None:
+    """What is asked of a tree level by level never ends the process; moved subtrees count too."""
+    cell = _cell()
+    for at in range(MAX_QUOTA_DEPTH):
+        assert "applied" == _quota(cell, f"a{at}", 0, parent=f"a{at - 1}" if at else None)
+    _quota(cell, "b0", 0)
+    _quota(cell, "b1", 0, parent="b0")
+
+    assert "quota_too_deep" == _quota(cell, "more", 0, parent=f"a{MAX_QUOTA_DEPTH - 1}")
+    assert "quota_too_deep" == _quota(cell, "b0", 0, parent=f"a{MAX_QUOTA_DEPTH - 2}")
+    assert "applied" == _quota(cell, "b1", 0, parent=f"a{MAX_QUOTA_DEPTH - 2}")
+
+
+def test_a_half_life_that_is_not_said_is_a_week_again() -> None:
+    """A quota is set as a whole: nothing of what it was before is left."""
+    cell = _cell()
+    _quota(cell, "t", 9_000, half_life_s=60)
+    _quota(cell, "t", 9_000, half_life_s=604_800)
+
+    assert 604_800 * _S == cell.state.quotas["t"].half_life_us
+
+
+# -- limits -------------------------------------------------------------------------------
+
+
+def test_an_eviction_that_no_record_could_hold_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a decision does always fits into the log; who would need more waits."""
+    codes = []
+    for most in (1_000, 400):
+        monkeypatch.setattr(preemption, "MAX_EVICTED_BYTES", most)
+        cell = _cell(preemption="any-tenant")
+        cell.node("n1", [device("GPU-a"), device("GPU-b")])
+        cell.submit("low", preemptible=True)
+        cell.submit("lower", preemptible=True)
+        codes.append(cell.submit("high", {"mode": "whole", "count": 2}, priority=9).code)
+
+    assert ["reserved", "queued"] == codes
+
+
+# -- reservations, and what stands beside them ----------------------------------------------
+
+
+def _reserve(cell: CoreDriver, name: str, start_us: int, end_us: int, **more: Any) -> str:
+    plain = {"reservation": name, "tenant": "t", "author": "op", "reason": "x", **more}
+    plain |= {"start_us": start_us, "end_us": end_us}
+    return cell.feed("reservation.apply", plain, source="/operator").code
+
+
+def test_a15_a_pool_for_some_tenants_is_reserved_for_these() -> None:
+    """The nodes are chosen as for a request of the tenant."""
+    cell = _cell()
+    cell.pool(allowed_tenants=["t"])
+    cell.node("n1", [device("GPU-a")])
+
+    assert "applied" == _reserve(cell, "R", 10**9, 2 * 10**9)
+    _quota(cell, "other", 1_000)
+    assert "no_capacity" == _reserve(cell, "S", 3 * 10**9, 4 * 10**9, tenant="other")
+
+
+def test_a15_a_pool_that_no_longer_serves_the_tenant_is_told() -> None:
+    """A reservation that cannot be kept raises its alarm at once."""
+    for rule in ({"allowed_tenants": ["u"]}, {"allowed_modes": ["mig"]}):
+        cell = _cell()
+        cell.node("n1", [device("GPU-a")])
+        _reserve(cell, "R", 10**9, 2 * 10**9)
+        cell.pool(**rule)  # type: ignore[arg-type]
+        assert "reservation_short R" in cell.state.alarms
+        cell.pool()
+        assert "reservation_short R" not in cell.state.alarms
+
+
+def test_a15_what_a_lease_within_holds_now_is_still_reserved_later() -> None:
+    """One device is not reserved twice because a short run within has it now."""
+    cell = _cell()
+    cell.node("n1", [device("GPU-a")])
+    now_us = cell.now_us
+    _reserve(cell, "R", now_us, now_us + 1_000 * _S)
+    assert "granted" == cell.submit("short", reservation="R", max_run_s=60).code
+
+    assert "no_capacity" == _reserve(cell, "S", now_us + 100 * _S, now_us + 200 * _S)
+    said = {"lease": cell.lease("short").id, "more_s": 600}
+    assert "applied" == cell.feed("lease.extend", said).code
+
+
+def test_a15_a_lease_that_stops_on_a_draining_node_leaves_the_reservation_short() -> None:
+    """What was in use within is not to be had again there."""
+    cell = _cell()
+    cell.node("n1", [device("GPU-a")])
+    _reserve(cell, "R", cell.now_us, cell.now_us + 1_000 * _S)
+    cell.submit("short", reservation="R", max_run_s=60)
+    cell.node_set("n1", "draining")
+    cell.tick(cell.now_us + 61 * _S)
+
+    assert "reservation_short R" in cell.state.alarms
+
+
+def test_a15_reservations_that_overlap_are_counted_together_when_the_second_opens() -> None:
+    """The first one is looked at again then: time alone has changed what is needed."""
+    cell = _cell()
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    now_us = cell.now_us
+    _reserve(cell, "R", now_us, now_us + 1_000 * _S)
+    _reserve(cell, "S", now_us + 100 * _S, now_us + 900 * _S)
+    cell.submit("long", reservation="R")
+    cell.health("GPU-b", "unhealthy")
+    cell.tick(now_us + 101 * _S)
+
+    assert "reservation_short S" in cell.state.alarms
+
+
+def test_s2_a_plan_that_time_moves_into_a_reservation_is_let_go() -> None:
+    """A worker that has just loaded decides as one that went all the way."""
+    cell = _cell(ordering="backfill")
+    cell.node("n1", [device("GPU-a")])
+    now_us = cell.now_us
+    cell.submit("runs", max_run_s=100)
+    cell.submit("next", max_run_s=200)
+    assert cell.state.requests[cell.key("next")].plan is not None
+    assert "applied" == _reserve(cell, "R", now_us + 350 * _S, now_us + 900 * _S)
+    cell.tick(now_us + 200 * _S)
+    cell.queue("other")
+    cell.queue("another")
+
+    assert cell.state.requests[cell.key("next")].plan is None
+
+
+def test_s2_a_replica_that_asks_nothing_undoes_a_place_kept_apart_from_it() -> None:
+    """Who keeps a place apart from its task's replicas hears of one that does not ask so."""
+    cell = _cell(preemption="any-tenant")
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    cell.submit("low", preemptible=True, task={"id": "x"})
+    cell.submit("lower", preemptible=True, task={"id": "y"})
+    spread = {"mode": "whole", "spread": "node"}
+    assert "reserved" == cell.submit("high", spread, priority=9, task={"id": "web"}).code
+    cell.node("n1", [device("GPU-a"), device("GPU-b"), device("GPU-c")])
+    assert "granted" == cell.submit("plain", task={"id": "web"}).code
+
+    assert "queued" == _state_of(cell, "high")
+
+
+def test_s2_a_device_that_waits_no_longer_for_a_reboot_is_counted_no_longer() -> None:
+    """Also where it reports no profiles any more."""
+    cell = _cell()
+    cell.node("n1", [device("GPU-a", mig_pending=True)])
+    cell.node("n1", [device("GPU-a")])
+
+    assert not cell.state.index.makers.pending

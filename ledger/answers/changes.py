@@ -13,6 +13,7 @@ from ledger.answers.holders import OF_QUOTA
 from ledger.answers.trials import (
     Change,
     in_queue,
+    refused_at_once,
     runs,
     with_nominal,
     with_priority,
@@ -49,6 +50,8 @@ def changes_of(state: State, asking: Asking, code: str, estimate: Estimate) -> I
         return
     yield from asked_otherwise(state, asking)
     yield from _queues(state, asking)
+    if refused_at_once(state, asking):
+        return
     raised = _raised_quota(state, asking) if code in OF_QUOTA else None
     if raised is not None and runs(raised[0], asking) is not None:
         yield raised[1]
@@ -60,7 +63,13 @@ def changes_of(state: State, asking: Asking, code: str, estimate: Estimate) -> I
         for other in _evictions(raised[0], asking):
             text = f"{raised[1].text}, and {other.text}"
             yield Change(f"quota+{other.kind}", "operator", text, raised[1].numbers | other.numbers)
-    yield from _supply(state, asking)
+    if over_quota(state, asking.asker.key, state.now_us) is None:
+        yield from _supply(state, asking)
+    elif raised is not None:
+        for other in _supply(raised[0], asking):
+            text = f"{raised[1].text}, and {other.text}"
+            numbers = raised[1].numbers | other.numbers
+            yield Change("quota+supply", "operator", text, numbers, tried=False)
     if estimate.start_us is not None and estimate.basis != "kept":
         yield _wait(estimate)
 

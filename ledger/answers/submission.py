@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from ledger.answers.rules import Asking
 from ledger.core.admission import admitted
 from ledger.core.decide_requests import asker_for, need_of
+from ledger.core.placement import charge_of
 from ledger.core.routing import routed
-from ledger.core.templates import filled
+from ledger.core.templates import filled, refused
 from schemas.requests import RequestSubmit
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ledger.core.state import State
     from ledger.reading import Seen
 
-__all__ = ["asking_for", "submitted"]
+__all__ = ["asking_for", "still_refused", "submitted"]
 
 
 def asking_for(state: State, asked: RequestSubmit, name: str) -> Asking | None:
@@ -33,6 +34,14 @@ def asking_for(state: State, asked: RequestSubmit, name: str) -> Asking | None:
     asker = asker_for(state, whole, need, name, state.now_us)
     run_us = queue.max_run_us if whole.max_run_s is None else whole.max_run_s * 1_000_000
     return Asking(asker, whole.tenant, run_us)
+
+
+def still_refused(state: State, asked: RequestSubmit, name: str) -> bool:
+    """Say whether its template, or what it needs of the site, would refuse the request again."""
+    whole, route, lost = routed(state, filled(state, asked))
+    need, never = admitted(state, whole, need_of(whole, name.partition("#")[0], route))
+    template = refused(state, asked, whole, charge_of(state, need))
+    return (lost or never or template) is not None
 
 
 def submitted(history: Iterable[Seen], request: str) -> RequestSubmit | None:

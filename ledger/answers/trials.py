@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "in_queue",
+    "refused_at_once",
     "runs",
     "with_need",
     "with_nominal",
@@ -49,14 +50,16 @@ class Change:
 
 def runs(state: State, asking: Asking) -> Placement | None:
     """Return the place that the request would be given now, or None."""
-    if asking.asker.request not in state.requests and _refused(state, asking):
+    if refused_at_once(state, asking):
         return None
     found = examine(state, asking.asker, state.now_us)
     return found if isinstance(found, Placement) else None
 
 
-def _refused(state: State, asking: Asking) -> bool:
+def refused_at_once(state: State, asking: Asking) -> bool:
     """Say whether the request would be refused at once; one that waits was let in before."""
+    if asking.asker.request in state.requests:
+        return False
     queue, need = state.queues[asking.asker.key.queue], asking.need
     charge = charge_of(state, need)
     return (

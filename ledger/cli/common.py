@@ -307,6 +307,8 @@ def _message(error: Exception) -> str:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "the record"
         return f"{place}: {first['msg']}"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
 
 

@@ -44,6 +44,10 @@ async def plan(
             else:
                 columns = ("slice", "profile", "start", "size", "state", "lease")
                 session.emit_rows(found["slices"], columns)
+                if not found["mig_enabled"]:
+                    session.note(f"{device} is not in MIG mode")
+                elif not found["fits"]["now"]:
+                    session.note(f"{device} does not report what profiles it takes")
                 for name, starts in found["fits"]["now"].items():
                     session.note(f"{name} fits at {', '.join(map(str, starts)) or 'no place'}")
             return
@@ -51,7 +55,11 @@ async def plan(
         if moves is not None:
             session.emit({"cell": state.cell, **moves_plain(moves)}, moves_text(moves))
             return
-    raise No(f"there is no device {device}" if device else f"no moves make a place for {profile}")
+    if device is not None:
+        raise No(f"there is no device {device}")
+    planned = any(one.geometry for cell in cells.values() for one in cell.devices.values())
+    why = "" if planned else ": no device reports what profiles it takes"
+    raise No(f"no moves make a place for {profile}{why}")
 
 
 async def partition(

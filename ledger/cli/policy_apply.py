@@ -246,7 +246,8 @@ def _text(rehearsal: Rehearsal, positions: dict[str, str | None]) -> str:
         when = {"now": "at once", "once-freed": "once that is freed", "kept": "when it is free"}
         lines.append(f"starts: {start.request} on {', '.join(start.nodes)} {when[start.when]}")
     what = f"{len(positions)} sent" if positions else "nothing was written"
-    lines.append(f"{len(rehearsal.tried)} records, {what}")
+    count = len(rehearsal.tried)
+    lines.append(f"{count} record{'' if count == 1 else 's'}, {what}")
     return "\n".join(lines)
 
 
@@ -262,7 +263,7 @@ def _record_lines(one: Tried) -> list[str]:
     new = all(before is None for before, _ in one.changes.values())
     lines = [f"{_name(one)}: {'new' if new else 'changed'}"]
     for field, (before, after) in one.changes.items():
-        if new and after in (False, [], ""):
+        if new and (after is False or after in ([], "")):
             continue
         old = "" if new else f"{_value(field, before)} -> "
         lines.append(f"  {field:<24} {old}{_value(field, after)}")

@@ -307,7 +307,7 @@ def _cell_text(one: State, at: str | None) -> str:
         for device in one.devices.values()
         if device.quarantine is not None or device.health != "healthy"
     ]
-    lines += [f"alarm {code}: {count} times" for code, count in one.alarms.items()]
+    lines += [f"alarm {name}: since {time_text(since)}" for name, since in one.alarms.items()]
     lines.append(f"open orders: {len(one.orders)}")
     return "\n".join(lines)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ledger.core.constraints import for_tenant
 from ledger.core.index import usable
 from ledger.core.repair import units_taken
 from ledger.core.state import WHOLE_MILLI, Need
@@ -72,9 +73,10 @@ class Reservation:
     cancelled: bool = False
 
 
-def need_of_reservation(one: Reservation) -> Need:
-    """Return what the reservation asks for, as a request would."""
-    return Need("whole", one.pool, models=tuple(one.models), count=one.count, nodes=one.nodes)
+def need_of_reservation(state: State, one: Reservation) -> Need:
+    """Return what the reservation asks for, as a request of its tenant would."""
+    need = Need("whole", one.pool, models=tuple(one.models), count=one.count, nodes=one.nodes)
+    return for_tenant(state, need, one.tenant)
 
 
 def is_open(one: Reservation, now_us: int) -> bool:
@@ -103,7 +105,7 @@ def outside_reservations(state: State, asker: Asker, now_us: int) -> Callable[[s
         def within(node: str) -> bool:
             if mine is None:
                 return False
-            used = _used(state, mine, node, asker.request)
+            used = _used(state, mine, node, now_us, asker.request)
             return is_open(mine, now_us) and node in mine.chosen and used + taken <= mine.count
 
         return within
@@ -148,9 +150,18 @@ def stretch_clash(state: State, lease: Lease, due_us: int, now_us: int) -> Reser
             ]
             if one.name == own or lease.due_us > at_us or not more:
                 continue
+            if _covers(state, own, part.node, key):
+                # What it holds longer is its own reservation's all the time.
+                continue
             if _spare(state, part.node, key, at_us, now_us) < len(more):
                 return one
     return None
+
+
+def _covers(state: State, name: str | None, node: str, key: ClassKey) -> bool:
+    """Say whether the reservation, if there is one, is of devices of the class on the node."""
+    one = state.reservations.get(name or "")
+    return one is not None and node in one.chosen and _class_on(state, one, node) == key
 
 
 def _overlapping(
@@ -199,7 +210,7 @@ def _spare(
         one = state.reservations[name]
         within = one.start_us <= at_us < _end(one, now_us)
         if name != without and within and _class_on(state, one, node) == key:
-            spare -= max(0, one.count - _used(state, one, node))
+            spare -= max(0, one.count - _used(state, one, node, at_us))
     return spare
 
 
@@ -220,19 +231,26 @@ def _free_by(state: State, node: Node, device: Device, at_us: int, asker: str) -
     return other.max_run_us is not None and other.reservation not in state.reservations
 
 
-def _used(state: State, one: Reservation, node: str, asker: str = "") -> int:
-    """Return how many of the node's devices only leases within the reservation hold.
+def _used(state: State, one: Reservation, node: str, at_us: int, asker: str = "") -> int:
+    """Return how many of the node's devices only leases within the reservation hold then.
 
     What is kept for such counts too, but for the ``asker``.
     """
     return sum(
-        _is_used(state, one, state.devices[uuid], asker) for uuid in state.nodes[node].devices
+        _is_used(state, one, state.devices[uuid], at_us, asker)
+        for uuid in state.nodes[node].devices
     )
 
 
-def _is_used(state: State, one: Reservation, device: Device, asker: str) -> bool:
-    leases = (state.leases.get(name) for name in device.holds)
-    holders = [lease.request for lease in leases if lease is not None and lease.state != "stopping"]
+def _is_used(state: State, one: Reservation, device: Device, at_us: int, asker: str) -> bool:
+    # One that is over by then is counted as free (`_free_by`), and what is reserved is needed.
+    holders = [
+        lease.request
+        for name in device.holds
+        if (lease := state.leases.get(name)) is not None
+        and lease.state != "stopping"
+        and (lease.due_us is None or lease.due_us > at_us)
+    ]
     if device.kept_for not in (None, asker):
         holders.append(device.kept_for)
     return bool(holders) and all(state.requests[name].reservation == one.name for name in holders)
@@ -249,7 +267,7 @@ def choose_nodes(
     Those it has stay if they can; then those that are free soonest and have least to
     spare. The reservation itself, as it may stand already, does not count.
     """
-    need = need_of_reservation(one)
+    need = need_of_reservation(state, one)
     most = 0
     for key in state.index.matches(state, need):
         ready = []
@@ -298,7 +316,7 @@ def _latest(state: State, device: Device) -> int:
 def stands(state: State, one: Reservation, now_us: int) -> bool:
     """Say whether all nodes of the reservation can serve it, together with what else is there."""
     at_us = max(one.start_us, now_us)
-    serving = state.index.matches(state, need_of_reservation(one))
+    serving = state.index.matches(state, need_of_reservation(state, one))
     for name in one.chosen:
         key = _class_on(state, one, name)
         if key not in serving or _spare(state, name, key, at_us, now_us) < 0:

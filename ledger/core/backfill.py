@@ -146,7 +146,11 @@ def plan_for(turn: Turn, asker: Asker) -> None:
 
 def drop_broken(turn: Turn) -> None:
     """Let go the plans of which a node cannot serve any more: the others are there for all."""
-    shaken = turn.state.index.shaken
+    index = turn.state.index
+    shaken = index.shaken
+    if index.booked:
+        # Who starts later than planned may run into a reservation, by time alone.
+        shaken.update(owner for node, owner in index.plans.items() if node in index.booked)
     for name in sorted(shaken):
         request = turn.state.requests.get(name)
         if request is not None and request.plan is not None and not plan_stands(turn.state, name):

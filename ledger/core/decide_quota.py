@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.limits import MAX_DUE
+from ledger.core.limits import MAX_DUE, MAX_QUOTA_DEPTH
 from ledger.core.quota import GPU, Limit, Quota, amount, available, chain, holder_of
 from ledger.core.quota_tree import nominal_below
 from ledger.core.state import WHOLE_MILLI
@@ -57,6 +57,10 @@ def _refused(state: State, asked: QuotaApply, name: str) -> Answer | None:
         one.resource: Limit(one.nominal) for one in asked.limits
     }
     trial.quotas = state.quotas | {name: Quota(name, parent, limits)}
+    if parent is not None:
+        depth = max(sum(1 for _ in chain(trial, one)) for one in trial.quotas)
+        if depth > MAX_QUOTA_DEPTH:
+            return "quota_too_deep", {"quota": name, "depth": depth, "most": MAX_QUOTA_DEPTH}
     for quota in chain(trial, name):
         for resource, limit in quota.limits.items():
             below = nominal_below(trial, quota.name, resource)

@@ -41,13 +41,19 @@ def candidates_for(state: State, asker: Asker, queue: Queue) -> dict[str, Candid
     """Return the leases that a rule of the queue lets the request have evicted."""
     rules = _Rules(state, asker, queue)
     spared: dict[tuple[str, str], tuple[tuple[str, str] | None, int]] = {}
+    #: Leases that are alike for every rule: thousands are, and are judged once.
+    judged: dict[tuple[object, ...], tuple[str | None, bool]] = {}
     found = {}
     for name in rules.whose():
         lease = state.leases[name]
         if lease.state == "stopping":
             continue
         request = state.requests[lease.request]
-        rule = rules.rule_for(request)
+        kind = _kind(request)
+        if kind not in judged:
+            ruled = rules.rule_for(request)
+            judged[kind] = (ruled, ruled is not None and rules.owed(ruled, request))
+        rule, owed = judged[kind]
         if rule is None:
             continue
         group, spare = None, 0
@@ -58,9 +64,24 @@ def candidates_for(state: State, asker: Asker, queue: Queue) -> dict[str, Candid
             group, spare = spared[replicas]
         if group is None or spare > 0:
             order = (rule != "reclaim", request.priority, -lease.granted_us, lease.id)
-            owed = rules.owed(rule, request)
             found[name] = Candidate(name, rule, order, group, spare, owed)
     return found
+
+
+def _kind(request: Request) -> tuple[object, ...]:
+    """Return what of a request the rules look at."""
+    charge = request.charge
+    assert charge is not None
+    return (
+        request.tenant,
+        request.project,
+        request.priority,
+        request.preemptible,
+        charge.milli > 0,
+        charge.model,
+        charge.profile,
+        charge.memory_mib > 0,
+    )
 
 
 def spare_replicas(state: State, request: Request) -> tuple[tuple[str, str] | None, int]:

@@ -255,9 +255,13 @@ def _lease_ended(state: State, event: Event, now: int) -> None:
 
 
 def _loosen_booked(state: State, lease: Lease) -> None:
-    """What ends sooner leaves more beside a reservation, before it is free."""
+    """What ends sooner leaves more beside a reservation, before it is free.
+
+    Where it is not free then, for its node gets nothing new, a reservation may be short.
+    """
     for name in lease.parts:
         if name in state.index.booked:
+            state.index.unsure.update(state.index.booked[name])
             state.index.free_class(state, state.nodes[name])
 
 

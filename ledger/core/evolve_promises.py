@@ -81,7 +81,11 @@ def _moved(state: State, event: Event, _now: int) -> None:
 
 
 def _opened(state: State, event: Event, _now: int) -> None:
-    state.reservations[event["reservation"]].opened = True
+    one = state.reservations[event["reservation"]]
+    one.opened = True
+    # From now on those that are open beside it are counted together with it.
+    for node in one.chosen:
+        state.index.unsure.update(state.index.booked.get(node, ()))
     state.index.quotas_changed(state, reshaped=False)
 
 

@@ -38,6 +38,9 @@ Event = dict[str, Any]
 #: How many earlier incarnations of a node are remembered, to refuse what they still say.
 PAST_INCARNATIONS = 8
 
+#: The half-life of fair share where nothing else is said.
+_WEEK_US = 604_800_000_000
+
 
 def _pool_applied(state: State, event: Event, _now: int) -> None:
     name = event["pool"]
@@ -66,6 +69,8 @@ def _pool_applied(state: State, event: Event, _now: int) -> None:
     for request in state.requests.values():
         if request.kept:
             state.index.ripe_for(request.id)
+    # Nor may it serve whom it is reserved for.
+    state.index.unsure.update(state.reservations)
     for node in state.nodes.values():
         if node.pool == name and node.state == "silent":
             _push_silence(state, node)
@@ -132,7 +137,7 @@ def _quota_applied(state: State, event: Event, _now: int) -> None:
     quota.parent = tenant if project is not None else get("parent")
     quota.limits = limits
     quota.weight = get("weight", 1)
-    half_life_us = get("half_life_us", quota.half_life_us)
+    half_life_us = get("half_life_us", _WEEK_US)
     if half_life_us != quota.half_life_us:
         # Windows of another length: what was used before is forgotten.
         quota.half_life_us, quota.used_window, quota.used_milli_us = half_life_us, 0, 0

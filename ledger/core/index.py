@@ -144,6 +144,9 @@ class Index(SupplyIndex):
         self.held_by.setdefault(holder, {})[lease] = None
         group = replica_group(request)
         self.replicas.setdefault(group, {})[lease] = None
+        for name in self.apart.get("#".join(group), ()) if self.apart else ():
+            # What is kept for it may be in the failure domain of this one now.
+            self.ripe_for(name)
         if request.replicas_min:
             self.floored[group] = self.floored.get(group, 0) + 1
 
@@ -160,7 +163,8 @@ class Index(SupplyIndex):
             self.floored[group] -= 1
             if not self.floored[group]:
                 del self.floored[group]
-        self.loosen("apart " + "#".join(replica_group(request)))
+        if self.waiting.any_tagged:
+            self.loosen("apart " + "#".join(replica_group(request)))
 
     def tightened(self, state: State, holder: str) -> None:
         """Note that there is less room in a tree: what cannot be had any more blocks nobody."""

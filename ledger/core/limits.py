@@ -8,7 +8,16 @@ goes on with the next decision, which the runner's tick brings about at once.
 
 from __future__ import annotations
 
-__all__ = ["EVICTION_REST_US", "LEASE_WEIGHT", "MAX_DUE", "MAX_GIVEN", "MAX_RESERVATIONS"]
+__all__ = [
+    "EVENT_WEIGHT",
+    "EVICTION_REST_US",
+    "LEASE_WEIGHT",
+    "MAX_DUE",
+    "MAX_EVICTED_BYTES",
+    "MAX_GIVEN",
+    "MAX_QUOTA_DEPTH",
+    "MAX_RESERVATIONS",
+]
 
 #: Events after which no further deadline fires in one decision; those left are still due.
 MAX_DUE = 4_000
@@ -16,9 +25,18 @@ MAX_DUE = 4_000
 #: Units given in one pass, each lease counted as `LEASE_WEIGHT` more: about 4 MiB.
 MAX_GIVEN = 40_000
 LEASE_WEIGHT = 8
+#: What an event of an eviction counts for beside that.
+EVENT_WEIGHT = 4
+
+#: What the events of one eviction may take, about: where more would have to end for a
+#: request, nobody is evicted for it. Some 8,000 leases, each of one node.
+MAX_EVICTED_BYTES = 4 * 1_048_576
 
 #: Reservations that a cell has at once: each is looked at wherever its nodes are.
 MAX_RESERVATIONS = 1_000
+
+#: Quotas one above the other: what a tree has left is asked upwards, one call for each.
+MAX_QUOTA_DEPTH = 32
 
 #: How long who was evicted has nobody evicted (µs). Each request then evicts at most once
 #: in such a time, so at no instant do evictions go round without an end (Q5).

@@ -69,11 +69,11 @@ def could_fit(state: State, need: Need, key: ClassKey) -> bool:
     if need.mode == "mig":
         return len(state.index.slices[key].free) >= need.count
     cards = state.index.cards[key]
+    if need.mode == "whole":
+        return need.count == 0 or cards.most_free() >= need.count
     if need.delivery == "vgpu":
         return True
-    if need.mode == "share":
-        return cards.most_room() >= need.gpu_milli or cards.most_free() > 0
-    return need.count == 0 or cards.most_free() >= need.count
+    return cards.most_room() >= need.gpu_milli or cards.most_free() > 0
 
 
 def place(
@@ -97,7 +97,10 @@ def place(
         rule = state.pools.get(pool, NO_POOL).placement if single else _BEST_FIT
         if rule == _BEST_FIT:
             able = (fits is None or fits(key)) and could_fit(state, need, key)
-            found = finder(state, need, key, narrowed(state, need, key, allowed)) if able else None
+            found = None
+            if able:
+                on = allowed if need.terms is None else narrowed(state, need, key, allowed)
+                found = finder(state, need, key, on)
         elif pool in chosen_in:
             continue
         else:

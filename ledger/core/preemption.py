@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ledger.core.asking import charge_for, over_quota
 from ledger.core.backfill import unpromised_nodes
 from ledger.core.entitlement import all_owed, candidates_for, quota_of, still_borrowed
-from ledger.core.limits import EVICTION_REST_US
+from ledger.core.limits import EVICTION_REST_US, MAX_EVICTED_BYTES
 from ledger.core.quota import (
     GPU,
     add,
@@ -71,7 +71,7 @@ def evict_for(turn: Turn, asker: Asker) -> bool:
         # It was evicted itself: it may wait for a place, and not take it back by force (Q5).
         return False
     plan = plan_eviction(turn.state, asker, turn.now_us)
-    if plan is None:
+    if plan is None or _bytes_of(turn.state, plan, request.id) > MAX_EVICTED_BYTES:
         return False
     for name, rule in plan.victims:
         rests_us = turn.now_us + EVICTION_REST_US
@@ -98,6 +98,20 @@ def evict_for(turn: Turn, asker: Asker) -> bool:
         }
     )
     return True
+
+
+def _bytes_of(state: State, plan: Eviction, request: str) -> int:
+    """Return about how long the events of the eviction are in the log.
+
+    A lease is named when it is told to stop, in the order to each of its nodes and with
+    the place; the rest of such an event is some 130 bytes, whatever it is about.
+    """
+    found = sum(len(unit) + 3 for _, units in plan.place.parts for unit in units)
+    for name, _ in plan.victims:
+        found += 130 + len(request) + 2 * len(name)
+        for part in state.leases[name].parts.values():
+            found += 130 + len(name) + len(part.node) + sum(len(one) + 3 for one in part.units)
+    return found
 
 
 def plan_eviction(state: State, asker: Asker, now_us: int) -> Eviction | None:
@@ -135,10 +149,15 @@ def plan_among(
     return plan if plan is not None and plan.victims else None
 
 
+#: Among more candidates than this there is mostly a place: counting first does not pay.
+_FEW = 512
+
+
 def _enough(state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int) -> bool:
     """Say quickly whether there could be room if all of them ended; a yes is no promise."""
     need = asker.key.need
-    if need.mode == "whole" and not _could_place(state, need, candidates):
+    few = len(candidates) <= _FEW
+    if few and need.mode == "whole" and not _could_place(state, need, candidates):
         return False
     short = over_quota(state, asker.key, now_us)
     if short is None or short.resource != GPU:

@@ -19,7 +19,7 @@ from ledger.core.backfill import allowed_nodes, drop_broken, drop_plan, plan_for
 from ledger.core.decide_partition import partition_for
 from ledger.core.isolation import given_by, isolation_of
 from ledger.core.licences import licences_short
-from ledger.core.limits import LEASE_WEIGHT, MAX_GIVEN
+from ledger.core.limits import EVENT_WEIGHT, LEASE_WEIGHT, MAX_GIVEN
 from ledger.core.links import evidence_of, link_numbers, over_links
 from ledger.core.placement import Placement, Shortfall, charge_of, place, shortfall
 from ledger.core.preemption import evict_for
@@ -237,8 +237,10 @@ def _serve(turn: Turn, asker: Asker, placeless: set[Need], *, may: bool) -> int:
     if isinstance(found, str):
         if found == "no_capacity":
             placeless.add(asker.key.need)
+        before = len(turn.events)
         if (may or asker.key.need.mode == "mig") and make_room(turn, asker, found):
-            return LEASE_WEIGHT + sum(len(units) for units in request.kept.values())
+            units = sum(len(units) for units in request.kept.values())
+            return LEASE_WEIGHT + units + EVENT_WEIGHT * (len(turn.events) - before)
         return 0
     grant(turn, request, found)
     return LEASE_WEIGHT + sum(len(units) for _, units in found.parts)

@@ -146,7 +146,9 @@ class SupplyIndex(Loosened):
                 self._refresh_room(cards, key, device, able=able)
             for item in device.slices:
                 self.refresh_slice(state, node, device, state.slices[item])
-            if device.geometry is not None or device.mig_pending or uuid in self.makers.offers:
+            makers = self.makers
+            planned = uuid in makers.offers or uuid in makers.pending
+            if planned or device.geometry is not None or device.mig_pending:
                 self._refresh_maker(state, node, device)
         for key, count in before.items():
             self.cards[key].resize(name, count)

@@ -187,6 +187,11 @@ class Waiting:
         """Return the shapes that wait in this queue."""
         return self._by_queue.get(queue, {}).values()
 
+    @property
+    def any_tagged(self) -> bool:
+        """Whether anybody waits, or has waited, for something beside devices and quota."""
+        return bool(self._by_tag)
+
     def tagged(self, tag: str) -> Iterable[Shape]:
         """Return the shapes that wait for this beside devices and quota."""
         return self._by_tag.get(tag, {}).values()
