@@ -38,6 +38,9 @@ __all__ = [
     "VgpuReport",
 ]
 
+#: A device's or MIG instance's UUID. NVML's have 40 characters; a grant of thousands has to fit
+#: into one record.
+Uuid = Annotated[str, Field(pattern=r"^[!-~]{1,128}$")]
 #: A boot of the node: a new incarnation means that nothing survived.
 Incarnation = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
 Evidence = Annotated[dict[Name, int | Text | None], Field(max_length=64)]
@@ -58,7 +61,7 @@ Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
 class SliceReport(Model):
     """A MIG instance that the node sees: its ids, and its place on the device."""
 
-    mig_uuid: Reference
+    mig_uuid: Uuid
     profile: Profile
     gi: Count
     ci: Count | None = None
@@ -100,7 +103,7 @@ class DeviceReport(Model):
     of one ``iommu_group`` of the node can be passed through together only.
     """
 
-    uuid: Reference
+    uuid: Uuid
     model: Text
     memory_mib: WholeMib
     health: Literal["healthy", "unhealthy", "unknown"] = "healthy"
