@@ -8,6 +8,7 @@ include its API server; ours is in process, inputs and record bytes included.
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -74,9 +75,10 @@ def fill(nodes: int = 500) -> dict[str, Any]:
 def reclaim(case: str, nodes: int = 1000) -> dict[str, Any]:
     """Fill the site by one tenant's one-GPU jobs, half of it borrowed; then the lender asks.
 
-    ``gang``: for its half, as one gang of whole nodes; ``one``: for one GPU.
-    ``seconds`` is the decision that names the victims and keeps the place;
-    ``granted_s`` is until the gang has its lease, victims stopped and cleaned.
+    ``gang``: for its half, as one gang of whole nodes; ``one``: for one GPU, nine times.
+    ``seconds`` is the decision that names the victims and keeps the place (the median;
+    the first, in a process that has never evicted, beside it); ``granted_s`` is until
+    the lease is granted, victims stopped and cleaned.
     """
     site = _site(nodes, reclaim="any")
     site.operator("quota.apply", tenant="org", nominal_gpu_milli=nodes * 8_000)
@@ -85,20 +87,24 @@ def reclaim(case: str, nodes: int = 1000) -> dict[str, Any]:
     for at in range(nodes * 8):
         site.submit(f"r{at}", _ask("t"))
     plain = _ask("u", 8, nodes // 2) if case == "gang" else _ask("u")
-    site.took_s.clear()
-    began = time.perf_counter()
-    code = site.submit("entitled", plain).code
-    granted_s = time.perf_counter() - began
-    request = site.state.requests["/bench#entitled"]
-    if (code, request.state) != ("reserved", "granted"):
-        raise RuntimeError(f"the entitled request was {code} and is {request.state}")
+    decided, granted = [], []
+    for at in range(1 if case == "gang" else 9):
+        site.took_s.clear()
+        began = time.perf_counter()
+        code = site.submit(f"entitled-{at}", plain).code
+        granted.append(time.perf_counter() - began)
+        decided.append(site.took_s[0])
+        request = site.state.requests[f"/bench#entitled-{at}"]
+        if (code, request.state) != ("reserved", "granted"):
+            raise RuntimeError(f"the entitled request was {code} and is {request.state}")
     return {
         "bench": "reclaim",
         "workload": f"{nodes} nodes x 8 full of one tenant's one-GPU jobs, half borrowed",
         "case": case,
         "victims": site.evictions,
-        "seconds": round(site.took_s[0], 4),
-        "granted_s": round(granted_s, 3),
+        "seconds": round(statistics.median(decided), 4),
+        "first_s": round(decided[0], 4),
+        "granted_s": round(statistics.median(granted), 3),
         "published_seconds": 76.3 if case == "gang" else 13.9,
         "published_by": "KAI, in process at 1,000 nodes" if case == "gang" else "KAI, end to end",
         "violations": len(check(site.state)),
