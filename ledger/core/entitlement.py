@@ -113,9 +113,9 @@ class _Rules:
         if self.queue.preemption != "never":
             yield from held_by.get(mine, ())
         if self.queue.reclaim != "never" and self._has_room_of_its_own():
-            for holder, leases in held_by.items():
+            for holder in self.state.index.held_in.get(root_of(self.state, mine), ()):
                 if self._borrows(holder):
-                    yield from leases
+                    yield from held_by[holder]
 
     def _has_room_of_its_own(self) -> bool:
         """Say whether the least charge is within the quota's own; if not, nothing is owed to it."""

@@ -50,7 +50,8 @@ class Index(SupplyIndex):
 
     def hold_again(self, state: State) -> None:
         """Make what is kept of leases from the state alone."""
-        self.held_by, self.replicas, self.floored = {}, {}, {}
+        self.held_by, self.held_in = {}, {}
+        self.replicas, self.floored = {}, {}
         for lease in state.leases.values():
             self.leased(state, state.requests[lease.request], lease.id)
 
@@ -141,7 +142,11 @@ class Index(SupplyIndex):
     def leased(self, state: State, request: Request, lease: str) -> None:
         """Keep a lease by its quota, and by the task that it is a replica of."""
         holder = holder_of(state, request.tenant, request.project)
-        self.held_by.setdefault(holder, {})[lease] = None
+        leases = self.held_by.get(holder)
+        if leases is None:
+            leases = self.held_by[holder] = {}
+            self.held_in.setdefault(root_of(state, holder), {})[holder] = None
+        leases[lease] = None
         group = replica_group(request)
         self.replicas.setdefault(group, {})[lease] = None
         for name in self.apart.get("#".join(group), ()) if self.apart else ():
@@ -158,6 +163,8 @@ class Index(SupplyIndex):
             del leases[lease]
             if not leases:
                 del kept[name]  # type: ignore[arg-type]
+        if holder not in self.held_by:
+            del self.held_in[root_of(state, holder)][holder]
         if request.replicas_min:
             group = replica_group(request)
             self.floored[group] -= 1

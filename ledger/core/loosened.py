@@ -42,6 +42,7 @@ class Loosened:
         "freed",
         "held_back",
         "held_by",
+        "held_in",
         "loosened_queues",
         "makers",
         "plans",
@@ -91,6 +92,8 @@ class Loosened:
         self.loosened_queues: set[str] = set()
         #: Quota -> the leases that count against it; and replicas of a task -> their leases.
         self.held_by: dict[str, dict[str, None]] = {}
+        #: Topmost of a tree of quotas -> the quotas in it that leases count against.
+        self.held_in: dict[str, dict[str, None]] = {}
         self.replicas: dict[tuple[str, str], dict[str, None]] = {}
         #: Replicas of which some must stay -> how many of their leases say so (C25).
         self.floored: dict[tuple[str, str], int] = {}
