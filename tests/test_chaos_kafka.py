@@ -295,6 +295,12 @@ async def judge_states(follower: Follower, folder: Path, chance: random.Random) 
 
         newest = await store.load(partition, len(records), value_at)
         assert newest is not None
+        assert whole == digest(newest.cells), "live"
+        # What stands after the last snapshot is what changes nothing: claims, void records.
+        after = [
+            newest.apply(at, records[at].value)[0] for at in range(newest.head.offset, len(records))
+        ]
+        assert "effective" not in after
         assert (len(records), whole) == (newest.head.offset, digest(newest.cells)), "live"
         forget_newest(folder, partition)
         older = await store.load(partition, len(records), value_at)
