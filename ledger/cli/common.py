@@ -66,6 +66,10 @@ PrefixOption = Annotated[
         help=f"what the topics' names begin with  [env GPULEDGER_PREFIX; default {DEFAULT_PREFIX}]",
     ),
 ]
+AtOption = Annotated[
+    str | None,
+    typer.Option(help="as it was: a time (RFC 3339), or a record as events/0@17 [now]"),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON: one object, or one a line")]
 
 

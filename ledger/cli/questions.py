@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli.common import No, Session, Usage, command, table
+from ledger.cli.common import AtOption, No, Session, Usage, command, table
 
 if TYPE_CHECKING:
     from ledger.answers.placed import Placed
@@ -31,10 +31,7 @@ def register(app: typer.Typer) -> None:
 async def why(
     session: Session,
     request: Annotated[str, typer.Argument(help="request or lease: its id, or SOURCE#ID")],
-    at: Annotated[
-        str | None,
-        typer.Option(help="as it was: a time (RFC 3339), or a record as events/0@17 [now]"),
-    ] = None,
+    at: AtOption = None,
 ) -> None:
     """Explain a request: the rules with the numbers compared, what would change it, what happened.
 
@@ -220,10 +217,7 @@ def _step_line(step: Step) -> str:
 
 async def state(
     session: Session,
-    at: Annotated[
-        str | None,
-        typer.Option(help="as it was: a time (RFC 3339), or a record as events/0@17 [now]"),
-    ] = None,
+    at: AtOption = None,
     cell: Annotated[str | None, typer.Option(help="only this cell [all]")] = None,
 ) -> None:
     """Show who has what, what waits and what is broken, now or at any point of the log."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ledger.cli.common import No, Session, Usage, command
+from ledger.cli.common import AtOption, No, Session, Usage, command
 
 if TYPE_CHECKING:
     from ledger.core.state import State
@@ -32,10 +32,7 @@ def register(app: typer.Typer) -> None:
 async def submit(
     session: Session,
     file: Annotated[Path, typer.Argument(help="the request as JSON, as submit --file; - is stdin")],
-    at: Annotated[
-        str | None,
-        typer.Option(help="as it was: a time (RFC 3339), or a record as events/0@17 [now]"),
-    ] = None,
+    at: AtOption = None,
     cell: Annotated[str | None, typer.Option(help="in this cell [the only one]")] = None,
 ) -> None:
     """Say how a request would be answered, and why. Exit 1 when it would be refused."""

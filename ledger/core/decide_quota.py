@@ -5,8 +5,9 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.entitlement import quota_of
 from ledger.core.limits import MAX_DUE, MAX_QUOTA_DEPTH
-from ledger.core.quota import GPU, Limit, Quota, amount, available, chain, holder_of
+from ledger.core.quota import GPU, Limit, Quota, amount, available, chain, quota_name
 from ledger.core.quota_tree import nominal_below
 from ledger.core.state import WHOLE_MILLI
 
@@ -26,7 +27,7 @@ _HOUR_US = 3_600 * _US
 def _apply(turn: Turn, given: Input) -> Answer:
     """Set a quota. A lowered one grants nothing new; it takes away only when told to (Q1)."""
     asked: QuotaApply = given.data
-    name = _name(asked.tenant, asked.project)
+    name = quota_name(asked.tenant, asked.project)
     refusal = _refused(turn.state, asked, name)
     if refusal is not None:
         return refusal
@@ -38,10 +39,6 @@ def _apply(turn: Turn, given: Input) -> Answer:
         "nominal_milli": asked.nominal_gpu_milli,
     }
     return "applied", numbers | ({"stopped": stopped} if stopped else {})
-
-
-def _name(tenant: str, project: str | None) -> str:
-    return tenant if project is None else f"{tenant}/{project}"
 
 
 def _refused(state: State, asked: QuotaApply, name: str) -> Answer | None:
@@ -109,7 +106,7 @@ def _evict_over(turn: Turn, name: str) -> int:
     below = [
         lease
         for lease in state.leases.values()
-        if any(quota.name == name for quota in chain(state, _holder(state, lease.request)))
+        if any(quota.name == name for quota in chain(state, quota_of(state, lease.id)))
     ]
     for lease in below:
         request = state.requests[lease.request]
@@ -135,14 +132,9 @@ def _evict_over(turn: Turn, name: str) -> int:
     return stopped
 
 
-def _holder(state: State, request: str) -> str:
-    known = state.requests[request]
-    return holder_of(state, known.tenant, known.project)
-
-
 def _ask(turn: Turn, given: Input) -> Answer:
     asked: QuotaAsk = given.data
-    name = _name(asked.tenant, asked.project)
+    name = quota_name(asked.tenant, asked.project)
     if name not in turn.state.quotas:
         return "unknown_tenant", {"tenant": name}
     turn.emit(
@@ -178,7 +170,7 @@ def _answer(turn: Turn, given: Input) -> Answer:
     if not said.approve:
         turn.emit(answered)
         return "applied", {"approve": 0}
-    name = _name(ask.tenant, ask.project)
+    name = quota_name(ask.tenant, ask.project)
     quota = state.quotas[name]
     if quota.parent is not None:
         limit = state.quotas[quota.parent].limits[GPU]

@@ -11,7 +11,7 @@ from ledger.core.fair_share import spend
 from ledger.core.lifecycles import step
 from ledger.core.makers import read_geometry
 from ledger.core.policies.workload import Workload
-from ledger.core.quota import GPU, Limit, Quota, QuotaAsk, holder_of
+from ledger.core.quota import GPU, Limit, Quota, QuotaAsk, holder_of, quota_name
 from ledger.core.quota_tree import rebuild
 from ledger.core.state import (
     NO_POOL,
@@ -123,7 +123,7 @@ def push_idle(state: State, lease: Lease) -> None:
 
 def _quota_applied(state: State, event: Event, _now: int) -> None:
     tenant, project = event["tenant"], event.get("project")
-    name = tenant if project is None else f"{tenant}/{project}"
+    name = quota_name(tenant, project)
     get = event.get
     borrowing, lending = get("borrowing_gpu_milli"), get("lending_gpu_milli")
     limits = {GPU: Limit(event["nominal_gpu_milli"], borrowing, lending)}
@@ -176,7 +176,7 @@ def _quota_answered(state: State, event: Event, _now: int) -> None:
     ask = state.quota_asks.pop(event["ask"])
     if not event["approve"]:
         return
-    name = ask.tenant if ask.project is None else f"{ask.tenant}/{ask.project}"
+    name = quota_name(ask.tenant, ask.project)
     state.quotas[name].limits[GPU].nominal = ask.nominal_milli
     rebuild(state)
     state.index.quotas_changed(state, reshaped=False)

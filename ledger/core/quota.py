@@ -41,6 +41,7 @@ __all__ = [
     "leave",
     "most_ever",
     "over",
+    "quota_name",
     "remove",
     "root_of",
     "total",
@@ -144,13 +145,18 @@ def amount(resource: str, charge: Charge) -> int:
     return charge.memory_mib
 
 
+def quota_name(tenant: str, project: str | None) -> str:
+    """Return the name of a tenant's quota, or of one of its projects'."""
+    return tenant if project is None else f"{tenant}/{project}"
+
+
 def holder_of(state: State, tenant: str, project: str | None) -> str:
     """Return the name of the quota that a request of the tenant counts against.
 
     A project without a quota of its own counts against its tenant's.
     """
     if project is not None:
-        name = f"{tenant}/{project}"
+        name = quota_name(tenant, project)
         if name in state.quotas:
             return name
     return tenant

@@ -220,7 +220,6 @@ def _whole(
     names: Iterable[str],
 ) -> Iterable[Room]:
     for node in _usable_nodes(state, key, names):
-        free: list[str] = []
         by_lease: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for device in _devices(state, node, key):
             if device.mig_enabled or device.slices:
