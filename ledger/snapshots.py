@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["SetAside", "SnapshotStore", "record_hash"]
 
 _log = structlog.get_logger(__name__)
-_VERSION = 1
+_VERSION = 2
 _KEEP = 2
 _NAME = re.compile(r"^(?P<topic>.+)-(?P<partition>[0-9]+)-(?P<offset>[0-9]{20})\.snapshot$")
 

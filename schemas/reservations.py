@@ -27,7 +27,7 @@ class ReservationApply(Policy):
     ``start_us`` and ``end_us`` are UTC, half-open. Requests of the tenant that name the
     reservation run there and then; nobody else has a lease that would overlap it on what
     is reserved. The nodes are chosen at once and are on record; a reservation of the same
-    name is replaced.
+    name and tenant is replaced.
     """
 
     reservation: Name

@@ -10,20 +10,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.quota import available
-from tests.clerk.books import Asked, Books, Card, Host, Piece, Plan
+from tests.clerk.asked import Vgpu
+from tests.clerk.bookings import Bookings
+from tests.clerk.books import Card, Host, Plan
 from tests.clerk.evictions import Evictions
+from tests.clerk.reading import agrees, read
 from tests.clerk.tree import Amounts
 
 if TYPE_CHECKING:
     from ledger.core.decide import Decision
     from ledger.core.state import State
+    from tests.clerk.asked import Asked
 
 __all__ = ["Naive"]
 
 _US = 1_000_000
 
 
-class Naive(Books):
+class Naive(Bookings):
     """Who holds what, who was promised what, and what is not clean."""
 
     def __init__(self) -> None:
@@ -33,14 +37,12 @@ class Naive(Books):
         self.over: set[str] = set()
         self.waiting: set[str] = set()
         self.since: dict[str, int] = {}
-        self.due: dict[str, int | None] = {}
         self.cleaning: dict[str, dict[str, Any]] = {}
         self.arrivals = 0
         self.asks: dict[str, dict[str, Any]] = {}
         #: Request -> final answers.
         self.answered: dict[str, int] = {}
         self.given: Any = None
-        self.now_us = 0
         self.planned_at: dict[str, set[str]] = {}
 
     def learn(self, decision: Decision) -> None:
@@ -53,13 +55,26 @@ class Naive(Books):
                 if by not in looked:
                     looked.add(by)
                     self._look(by, decision.events[at:])
-            if event["type"] == "request.reserved":
+            if event["type"] == "request.reserved" and event["why"]["rule"] == "partition":
+                assert not event["evicted"]
+                units = [unit for part in event["parts"] for unit in part["units"]]
+                made = [unit for unit in units if not self.pieces[unit].uuid]
+                assert made, f"{event['request']}: nothing is made"
+            elif event["type"] == "request.reserved":
                 assert event["request"] in looked, "reserved without an eviction"
                 looked.discard(event["request"])
             follow = getattr(self, "_" + event["type"].replace(".", "_").replace("-", "_"), None)
             if follow is not None:
                 follow(event, decision.time_us)
         assert not looked, f"Q6: evicted for {looked}, who got no place"
+        closed = {
+            one["order"] for one in decision.events
+            if one["type"].startswith("order.") and one["type"] != "order.issued"
+        }  # fmt: skip
+        for name in closed:
+            self.changing.pop(name, None)
+        self.look_at_slices(closed)
+        self.look_at_bookings()
 
     def _look(self, by: str, events: list[dict[str, Any]]) -> None:
         rules: dict[str, str] = {}
@@ -75,7 +90,7 @@ class Naive(Books):
     # -- supply -------------------------------------------------------------
 
     def _pool_applied(self, event: dict[str, Any], _now: int) -> None:
-        self.pools[event["pool"]] = event["labels"]
+        self.pools[event["pool"]] = event
 
     def _queue_applied(self, event: dict[str, Any], _now: int) -> None:
         self.queues[event["queue"]] = event
@@ -87,6 +102,7 @@ class Naive(Books):
         self.hosts[event["node"]] = Host(
             event["pool"], event["cpu_milli"], event["memory_mib"], mode,
             away=event["pool"] not in self.pools,
+            driver=event.get("driver", ""), labels=event.get("labels", {}),
         )  # fmt: skip
 
     def _node_changed(self, event: dict[str, Any], _now: int) -> None:
@@ -101,6 +117,25 @@ class Naive(Books):
         card = Card(
             event["node"], event["model"], event["memory_mib"], event["mig_enabled"],
             event["compute_slices"],
+            pending=event.get("mig_pending", False),
+            profiles={
+                one["profile"]: (
+                    one["size"], one["compute_slices"], one["memory_mib"], tuple(one["starts"]),
+                    one.get("most", 0),
+                )
+                for one in event.get("profiles", ())
+            },
+            architecture=event["architecture"] or "",
+            capability=event.get("capability", ""),
+            nvlink=event.get("nvlink_domain", ""),
+            encoders=event.get("encoder_sessions", 0),
+            decoders=event.get("decoder_sessions", 0),
+            iommu=event.get("iommu_group", ""),
+            pci=event.get("pci_address", ""),
+            vgpus=tuple(
+                Vgpu(one["memory_mib"], one["most"], one["type"])
+                for one in event.get("vgpu_types", ())
+            ),
         )  # fmt: skip
         if known is not None:
             card.shut = known.shut
@@ -122,14 +157,9 @@ class Naive(Books):
             if piece.card == event["device"]:
                 piece.shut = False
 
-    def _slice_present(self, event: dict[str, Any], _now: int) -> None:
-        assert event["slice"] not in self.pieces
-        self.pieces[event["slice"]] = Piece(
-            event["device"], event["profile"], event["compute_slices"], event["memory_mib"]
-        )
-
-    def _slice_gone(self, event: dict[str, Any], _now: int) -> None:
-        del self.pieces[event["slice"]]
+    def _link_measured(self, event: dict[str, Any], now: int) -> None:
+        at = (event["from_node"], event["to_node"])
+        self.links[at] = event | {"measured_us": now}
 
     # -- policy ---------------------------------------------------------------
 
@@ -158,6 +188,19 @@ class Naive(Books):
                 below = sum(self.tree.stated(one, resource) for one in self.tree.children(name))
                 assert below <= limit[0], f"Q3: {name} has {limit[0]} of {resource}, {below} below"
 
+    def _licence_applied(self, event: dict[str, Any], _now: int) -> None:
+        self.licences[event["licence"]] = event["count"]
+
+    def _compatibility_applied(self, event: dict[str, Any], _now: int) -> None:
+        self.rules[event["model_version"]] = event
+
+    def _template_applied(self, event: dict[str, Any], _now: int) -> None:
+        if event.get("default"):
+            for other in self.templates.values():
+                if other["task_type"] == event["task_type"]:
+                    other["default"] = False
+        self.templates[event["template"]] = dict(event)
+
     # -- requests ----------------------------------------------------------------
 
     def _request_rejected(self, event: dict[str, Any], _now: int) -> None:
@@ -165,21 +208,28 @@ class Naive(Books):
         self.over.add(event["request"])
 
     def _request_received(self, event: dict[str, Any], now: int) -> None:
-        said = self.given.data
         assert event["request"] == self.given.key
         assert event["request"] not in self.over | set(self.asked)
-        queue = self.queues[said.queue]
-        assert not queue.get("tenants") or said.tenant in queue["tenants"], "may not submit"
         self.arrivals += 1
-        longest = queue.get("max_run_us")
-        online = said.task.type == "online-inference"
-        self.asked[self.given.key] = Asked(
-            self.given.key, said.tenant, said.project, said.queue, said.task.id,
-            said.ask.model_dump(), said.beside.cpu_milli, said.beside.memory_mib, said.priority,
-            said.preemptible, int(online) if said.replicas_min is None else said.replicas_min,
-            longest if said.max_run_s is None else said.max_run_s * _US,
-            (-said.priority, now, self.arrivals),
-        )  # fmt: skip
+        asked, said = read(self, self.given.key, self.given.plain, now, self.arrivals)
+        queue = self.queues[asked.queue]
+        assert not queue.get("tenants") or asked.tenant in queue["tenants"], "may not submit"
+        agrees(asked, event["need"])
+        self._within_template(asked, said, event)
+        self.asked[asked.id] = asked
+
+    def _within_template(self, asked: Asked, said: dict[str, Any], event: dict[str, Any]) -> None:
+        template = self.templates.get(said.get("template", ""))
+        if template is None:
+            return
+        limits = template.get("limits", {})
+        assert all(self.given.plain.get(one) for one in template.get("required", ()))
+        assert asked.priority <= limits.get("max_priority", asked.priority)
+        assert event.get("priority", 0) == asked.priority
+        assert event.get("max_run_us") == asked.run_us
+        if "max_run_s" in limits:
+            assert asked.run_us is not None
+            assert asked.run_us <= limits["max_run_s"] * _US
 
     def _request_queued(self, event: dict[str, Any], _now: int) -> None:
         assert event["request"] not in self.over | self.waiting
@@ -198,9 +248,11 @@ class Naive(Books):
         self.plans.pop(asked.id, None)
         assert asked.lease is None
         parts = [(part["node"], unit) for part in event["parts"] for unit in part["units"]]
+        due_us = None if asked.run_us is None else self.now_us + asked.run_us - asked.used_us
         for node, unit in parts:
             assert self.kept_for(unit) is None, "kept for two"
-            assert not self.promised(node, asked), f"{node} is planned for one before {asked.id}"
+            made = event["why"]["rule"] == "partition" and self._may_start(node, asked, due_us)
+            assert made or not self.promised(node, asked), f"{node} is planned before {asked.id}"
         asked.kept = {unit: node for node, unit in parts}
         self._charge(asked, event, [unit for _, unit in parts])
         self._within(asked, running=False)
@@ -224,6 +276,10 @@ class Naive(Books):
                 return True
             if not self.host_fits(node, asked, ended=True):
                 return True
+        if self._terms_fault(asked, asked.kept) is not None:
+            return True
+        if not all(self.admits(node, asked, doubt=False) for node in asked.kept.values()):
+            return True
         kinds = self._kinds_of(list(asked.kept))
         if len(kinds) > 1 or not kinds <= self.kinds(asked):
             return True
@@ -237,6 +293,8 @@ class Naive(Books):
         return mode == "whole" and mib != sum(self.cards[unit].mib for unit in asked.kept)
 
     def _quota_lost(self, asked: Asked) -> bool:
+        if self.at.licence_lacking(asked) is not None:
+            return True
         holder = self.holder(asked)
         for one in self.tree.chain(holder):
             budget = self.tree.nodes[one].budget
@@ -280,19 +338,25 @@ class Naive(Books):
         self.due[lease] = due_us
         for node in {part["node"] for part in event["parts"]}:
             assert reserved or self._may_start(node, asked, due_us), f"{node} is planned"
-        milli, mib = ask.get("gpu_milli", 1000), ask.get("memory_mib", 0)
         for node, unit in units:
             self._may_take(node, unit, asked)
+        fault = self._terms_fault(asked, {unit: node for node, unit in units})
+        assert fault is None, fault
+        self._given_by(asked, event)
+        self.look_at_entry(asked, event)
         self._serves(asked, [unit for _, unit in units])
         asked.kept = {}
         self._charge(asked, event, [unit for _, unit in units])
         for part in event["parts"]:
             assert self.host_fits(part["node"], asked, ended=False), "A2: CPU or memory"
         asked.lease = lease
-        whole = ask["mode"] == "whole"
+        held = asked.held
         self.held[lease] = {
-            unit: (milli, self.cards[unit].mib if whole else mib) for _, unit in units
+            unit: held._replace(mib=self.cards[unit].mib) if ask["mode"] == "whole" else held
+            for _, unit in units
         }
+        lacking = self.at.licence_lacking(asked)
+        assert lacking is None, f"more of licence {lacking} than there are, with {asked.id}"
         self.where[lease] = {part["node"] for part in event["parts"]}
         self.since[lease] = now
         self._within(asked, running=not reserved)
@@ -323,15 +387,70 @@ class Naive(Books):
         assert self.able(unit), f"A6: {unit} is out of use"
         assert self.kept_for(unit) in (None, asked.id), f"{unit} is kept for another"
         if piece is not None:
+            assert piece.uuid, f"{unit} is not there"
+            assert not piece.order, f"{unit} is being changed"
             assert not self.holders(unit), "one holder of a slice"
             assert not self.holders(uuid), "not sliced and held whole"
+            assert piece.profile == asked.ask.get("profile", piece.profile), "another profile"
+            assert piece.mib >= asked.ask.get("memory_mib", 0), "a slice of less memory"
+            assert piece.parts >= asked.ask.get("compute_slices", 0), "a slice of less compute"
+            fault = self.alone(unit)
+            assert fault is None, f"A2: {fault}"
             return
-        there = self.holders(unit).values()
-        milli, mib = asked.ask.get("gpu_milli", 1000), asked.ask.get("memory_mib", 0)
-        assert sum(one for one, _ in there) + milli <= 1000, "A9: more than the device"
-        whole = asked.ask["mode"] == "whole"
-        assert not (whole and there), "A1: whole, and held"
-        assert sum(one for _, one in there) + mib <= self.cards[unit].mib, "A9: memory"
+        there = self.holders(unit)
+        more = asked.held
+        assert sum(one.milli for one in there.values()) + more.milli <= 1000, "A9: too much"
+        if asked.ask["mode"] == "whole":
+            assert not there, "A1: whole, and held"
+            assert self.cards[unit].mib >= more.mib, "A9: memory"
+            assert self.sessions_left(unit, (), asked), "A13: sessions"
+        else:
+            assert self.has_room(unit, there, asked), f"A9, A13: no room on {unit} for {asked.id}"
+
+    def _terms_fault(self, asked: Asked, units: dict[str, str]) -> str | None:
+        """Say which term a place (unit -> node) does not meet, or None (A12-A14)."""
+        by_node: dict[str, list[str]] = {}
+        for unit, node in units.items():
+            piece = self.pieces.get(unit)
+            by_node.setdefault(node, []).append(unit if piece is None else piece.card)
+        for node, uuids in by_node.items():
+            cards = [self.cards[uuid] for uuid in uuids]
+            if not self.at.pool_serves(self.hosts[node].pool, asked):
+                return f"{self.hosts[node].pool} is not for {asked.id}"
+            served = all(self.at.card_serves(one, asked) for one in cards)
+            if not served or not self.at.node_serves(node, asked):
+                return f"A14: {node} does not do for {asked.id}"
+            passed = asked.terms.delivery == "passthrough"
+            if passed and not self.at.whole_groups(node, uuids):
+                return f"A14: {uuids} of {node} are not whole IOMMU groups"
+            if not self.at.reached(node, asked, self.now_us):
+                return f"A12: no fresh evidence of {node} for {asked.id}"
+        if asked.terms.nvlink:
+            kind = {(self.hosts[one.node].pool, one.model, one.mib) for one in
+                    (self.cards[uuid] for uuid in units)}.pop()  # fmt: skip
+            alike = [self.cards[uuid] for uuids in self.of_kind(kind).values()
+                     for uuid in uuids]  # fmt: skip
+            fault = self.at.linked(by_node, alike)
+            if fault is not None:
+                return f"A14: {fault}"
+        return self.at.apart(by_node, asked)
+
+    def _given_by(self, asked: Asked, event: dict[str, Any]) -> None:
+        """What is written of the delivery: addresses, the type, the evidence, the isolation."""
+        terms = asked.terms
+        for part in event["parts"]:
+            if terms.delivery == "passthrough":
+                addresses = [self.cards[unit].pci for unit in part["units"]]
+                assert list(part["pci_addresses"]) == addresses
+            if terms.vgpu is not None:
+                assert part["vgpu_type"] == terms.vgpu.type
+            if terms.remote is not None:
+                link = self.links[terms.remote[0], part["node"]]
+                assert link["evidence"] in event["evidence"], "A12: another's evidence"
+        if terms.delivery == "share":
+            pool = self.pools[self.hosts[event["parts"][0]["node"]].pool]
+            factor = pool.get("memory_overcommit_permille", 1000)
+            assert event.get("memory_overcommit_permille", 1000) == factor
 
     def _charge(self, asked: Asked, event: dict[str, Any], units: list[str]) -> None:
         """Work out what the place counts for, and hold it against what was written."""
@@ -349,7 +468,9 @@ class Naive(Books):
         assert len(models) == 1
         assert event["charge_milli"] == milli
         assert event.get("memory_mib", 0) == mib
-        asked.amounts = Amounts(milli, models.pop(), ask.get("profile", ""), len(units), mib)
+        profiles = {self.pieces[unit].profile for unit in units if ask["mode"] == "mig"} or {""}
+        assert len(profiles) == 1
+        asked.amounts = Amounts(milli, models.pop(), profiles.pop(), len(units), mib)
 
     def _within(self, asked: Asked, *, running: bool) -> None:
         """Q1-Q3: what is held now can be covered, by who has it or by who lends it."""
@@ -413,6 +534,8 @@ class Naive(Books):
     # -- orders ---------------------------------------------------------------------
 
     def _order_issued(self, event: dict[str, Any], _now: int) -> None:
+        if event["kind"] == "partition":
+            self._change_ordered(event)
         if event["kind"] == "clean":
             self.cleaning[event["order"]] = event
 
@@ -460,7 +583,10 @@ class Naive(Books):
             for one in state.requests.values()
             if one.kept
         }
+        self.compare_slices(state)
         assert set(state.requests) == set(self.asked)
+        for name, licence in state.licences.items():
+            assert licence.used == self.at.licences_used(name), f"Q2: licence {name}"
         assert set(self.plans) == {one.id for one in state.requests.values() if one.plan}
         for owner, plan in self.plans.items():
             self._plan_stands(owner, plan)
@@ -472,9 +598,7 @@ class Naive(Books):
         """V1: a kept place is given as soon as it is free, clean, and within the quota."""
         holder = self.holder(asked)
         assert asked.amounts is not None
-        clean = all(
-            not self.holders(unit) or asked.ask["mode"] == "share" for unit in asked.kept
-        ) and all(self._fits_now(unit, asked) for unit in asked.kept)
+        clean = all(self._ready(unit, asked) for unit in asked.kept)
         beside = all(self.host_fits(node, asked, ended=False) for node in asked.kept.values())
         within = all(
             self.tree.fault(holder, one, self.usage(one, leaving=holder)) is None
@@ -483,13 +607,12 @@ class Naive(Books):
         )
         assert not (clean and beside and within), f"V1: {asked.id} waits for nothing"
 
-    def _fits_now(self, unit: str, asked: Asked) -> bool:
-        if asked.ask["mode"] != "share":
-            return True
-        there = self.holders(unit).values()
-        milli = sum(one for one, _ in there) + asked.ask["gpu_milli"]
-        mib = sum(one for _, one in there) + asked.ask.get("memory_mib", 0)
-        return bool(milli <= 1000 and mib <= self.cards[unit].mib)
+    def _ready(self, unit: str, asked: Asked) -> bool:
+        piece = self.pieces.get(unit)
+        if piece is not None and (not piece.uuid or piece.order):
+            return False
+        there = self.holders(unit)
+        return self.has_room(unit, there, asked) if asked.ask["mode"] == "share" else not there
 
     def _plan_stands(self, owner: str, plan: Plan) -> None:
         """V1: nodes are promised only as long as they can keep the promise."""

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ledger.core.decide import decide, to_record
 from ledger.core.digest import digest, load_fold, save_fold
 from ledger.core.fold import Fold
-from tests.world import NODES, QUEUES, QUOTAS, SLICES, TEAMS, UUIDS, World
+from tests.world import NODES, PARTED, QUEUES, QUOTAS, SLICES, TEAMS, UUIDS, World
 
 if TYPE_CHECKING:
     from ledger.testing import CoreDriver
@@ -35,14 +35,65 @@ WHOLE = st.fixed_dictionaries(
 )
 SHARE = st.fixed_dictionaries(
     {"mode": st.just("share"), "gpu_milli": st.sampled_from([1, 300, 500, 1000])},
-    optional={"memory_mib": st.sampled_from([10_000, 50_000])},
+    optional={
+        "memory_mib": st.sampled_from([10_000, 50_000]),
+        "encoder_sessions": st.sampled_from([1, 2]),
+        "decoder_sessions": st.just(2),
+    },
 )
 MIG = st.fixed_dictionaries(
     {
         "mode": st.just("mig"),
-        "profile": st.sampled_from(["1g.10gb", "1g.10gb", "3g.40gb"]),
+        "profile": st.sampled_from(["1g.10gb", "1g.10gb", "3g.40gb", "7g.80gb", "2g.12gb"]),
         "count": st.integers(1, 3),
     }
+)
+SIZED = st.fixed_dictionaries(
+    {"mode": st.just("mig"), "memory_mib": st.sampled_from([5_000, 30_000])}
+)
+AUTO = st.fixed_dictionaries(
+    {
+        "mode": st.just("auto"),
+        "pool": st.sampled_from(["main", "side"]),
+        "gpu_milli": st.just(300),
+        "compute_slices": st.just(1),
+        "memory_mib": st.just(5_000),
+    }
+)
+#: Terms that an ask of any devices may have; the last ones only of whole devices.
+WHERE: tuple[dict[str, Any], ...] = (
+    {"architectures": ["hopper"]},
+    {"capability": "9.0"},
+    {"driver_min": "550.60"},
+    {"spread": "node"},
+    {"spread": "label:rack"},
+    {"remote": {"from_node": "n1", "p99_us_max": 100}},
+    {"same_nvlink_domain": True},
+)
+APART = st.builds(
+    lambda ask, terms: ask | terms,
+    st.sampled_from(
+        [
+            {"mode": "whole"},
+            {"mode": "whole", "nodes": 2},
+            {"mode": "whole", "count": 2},
+        ]
+    ),
+    st.sampled_from(WHERE),
+)
+OTHER = st.one_of(
+    SIZED,
+    AUTO,
+    APART,
+    st.builds(
+        lambda ask, terms: ask | terms,
+        st.just({"mode": "share", "gpu_milli": 300}),
+        st.sampled_from(WHERE[:-1]),
+    ),
+    st.fixed_dictionaries({"mode": st.just("passthrough"), "count": st.sampled_from([1, 2, 2])}),
+    st.fixed_dictionaries(
+        {"mode": st.just("vgpu"), "type": st.sampled_from(["thirds", "thirds", "halves", "small"])}
+    ),
 )
 TENANTS = st.sampled_from(
     [("t", None), ("t", "p"), ("t", "q"), ("t", "odd"), ("u", None), ("v", None)]
@@ -68,7 +119,35 @@ MORE = st.fixed_dictionaries(
         "max_run_s": st.sampled_from([30, 600]),
         "replicas_min": st.sampled_from([0, 1, 2]),
         "recovery": st.sampled_from(["end", "requeue"]),
+        "licences": st.sampled_from([{"one": 1}, {"one": 2}, {"two": 1}]),
+        "runtime": st.sampled_from([{"model": "m1"}, {"model": "m2", "framework": "jax"}]),
+        "service_class": st.sampled_from(["elastic", "latency-sensitive"]),
+        "template": st.sampled_from(["small", "large"]),
+        "reservation": st.sampled_from(["x", "y"]),
     },
+)
+#: What operators and nodes set of terms: an act of the world each.
+TERMS: tuple[tuple[Any, ...], ...] = (
+    ("link", "n1", "n2", 500, 100, 600),
+    ("link", "n1", "n4", 10, 1_000, 20),
+    ("link", "n1", "n3", 50, 1_000, 3_000),
+    ("licence", "one", 0),
+    ("licence", "one", 3),
+    ("licence", "two", 2),
+    ("compatibility", "m1", {"architectures": ["ampere", "hopper"], "driver_min": "550.9"}),
+    ("compatibility", "m2", {"driver_min": "550.60", "frameworks": ["jax"]}),
+    ("template", "small", "training", {"default": True, "defaults": {"priority": 5}}),
+    ("template", "large", "evaluation", {"defaults": {"queue": "q"}, "limits": {"max_gpus": 1}}),
+    ("template", "large", "training", {"limits": {"max_run_s": 300}}),
+    ("reserve", "x", "t", (1, 1), (0, 300), {}),
+    ("reserve", "x", "u", (1, 1), (40, 600), {}),
+    ("reserve", "y", "v", (2, 1), (700, 900), {"models": ["H100"]}),
+    ("reserve", "y", "t", (1, 2), (0, 900), {}),
+    ("unreserve", "x"),
+    ("unreserve", "y"),
+    ("where", "n1", {"labels": {"rack": "r3"}}),
+    ("where", "n4", {"labels": {}, "driver": "535.1"}),
+    ("where", "n2", {"driver": "550.100"}),
 )
 CHANGES: tuple[dict[str, Any], ...] = (
     {"model": "H200"},
@@ -81,8 +160,25 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"health": "unknown"},
     {"health": "healthy"},
     *({"slices": slices} for slices in SLICES),
+    {"nvlink_domain": "l1"},
+    {"iommu_group": "3"},
+    {"encoder_sessions": 0, "decoder_sessions": 0},
+    {"vgpu_types": []},
+    {"vgpu_types": [{"type": "thirds", "most": 3, "memory_mib": 20_000}]},
+    {"architecture": "blackwell"},
 )
 NODE = st.sampled_from(NODES)
+CARD = st.sampled_from(list(PARTED))
+POOL_RULES = st.fixed_dictionaries(
+    {},
+    optional={
+        "partition": st.sampled_from(["create", "create", "relayout", "relayout", "never"]),
+        "memory_overcommit_permille": st.sampled_from([1500, 2000]),
+        "allowed_modes": st.just(["vgpu", "passthrough", "whole"]),
+        "allowed_tenants": st.just(["t", "u"]),
+        "routing": st.just([{"when": "elastic", "mode": "mig"}]),
+    },
+)
 HEALTH = st.sampled_from(["healthy", "unhealthy", "unknown", "gone"])
 QUEUE_RULES = st.fixed_dictionaries(
     {},
@@ -140,7 +236,7 @@ class CoreMachine(RuleBasedStateMachine):
         """Ask for one whole device."""
         self.world.submit(who, {"mode": "whole"}, more, task)
 
-    @rule(who=WHO, ask=st.one_of(WHOLE, SHARE, MIG), more=MORE, task=TASK)
+    @rule(who=WHO, ask=st.one_of(WHOLE, SHARE, MIG, OTHER), more=MORE, task=TASK)
     def submit(
         self,
         who: tuple[str, str, str | None, str],
@@ -148,7 +244,7 @@ class CoreMachine(RuleBasedStateMachine):
         more: dict[str, Any],
         task: tuple[str, str],
     ) -> None:
-        """Ask for whole devices, a gang, CPU alone, a share, or slices."""
+        """Ask for whole devices, a gang, CPU alone, a share, slices, vGPUs, or passthrough."""
         self.world.submit(who, ask, more, task)
 
     @precondition(lambda self: self.world.submitted)
@@ -211,10 +307,11 @@ class CoreMachine(RuleBasedStateMachine):
             st.tuples(st.just("odd"), NODE, st.sampled_from(["agent", "boot", "epoch", "cpu"])),
             st.tuples(
                 st.just("move"),
-                st.sampled_from(UUIDS),
+                st.sampled_from([*UUIDS, *PARTED]),
                 st.sampled_from([*NODES, ""]),
                 st.fixed_dictionaries({"tell": BOTH}),
             ),
+            st.tuples(st.just("meddle"), CARD, PICK, st.fixed_dictionaries({"tell": BOTH})),
         )
     )
     def supply(self, act: tuple[Any, ...]) -> None:
@@ -243,7 +340,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(
         act=st.one_of(
-            st.tuples(st.just("clear"), st.sampled_from(UUIDS)),
+            st.tuples(st.just("clear"), st.sampled_from([*UUIDS, *PARTED])),
             st.tuples(
                 st.just("mode"), NODE, st.sampled_from(["online", "draining", "maintenance"])
             ),
@@ -263,7 +360,9 @@ class CoreMachine(RuleBasedStateMachine):
                 st.sampled_from(["main", "side", "new"]),
                 st.sampled_from(["1", "2"]),
                 st.sampled_from([0, 10, 200]),
+                POOL_RULES,
             ),
+            st.tuples(st.just("layout"), CARD, PICK, st.integers(0, 3)),
             st.tuples(
                 st.just("queue"),
                 st.sampled_from(QUEUES),
@@ -274,6 +373,11 @@ class CoreMachine(RuleBasedStateMachine):
     )
     def policy(self, act: tuple[Any, ...]) -> None:
         """Let an operator change something."""
+        self._do(act)
+
+    @rule(act=st.sampled_from(TERMS))
+    def terms(self, act: tuple[Any, ...]) -> None:
+        """Let an operator or a node say what terms rest on."""
         self._do(act)
 
     @rule(seconds=st.sampled_from([-100, 0, 1, 40, 150, 700]))

@@ -644,3 +644,84 @@ def test_s2_a_device_that_waits_no_longer_for_a_reboot_is_counted_no_longer() ->
     cell.node("n1", [device("GPU-a")])
 
     assert not cell.state.index.makers.pending
+
+
+def test_a15_a_reservation_is_not_replaced_by_another_tenants() -> None:
+    """Those who wait within it would run in what is reserved for the other."""
+    cell = _cell()
+    cell.quota("u")
+    cell.node("n1", [device("GPU-a")])
+    opens_us = cell.now_us + 100 * _S
+    _reserve(cell, "R", opens_us, opens_us + 900 * _S)
+    cell.submit("mine", reservation="R")
+    plain = {"reservation": "R", "tenant": "u", "start_us": opens_us, "end_us": opens_us + _S}
+    answer = cell.feed(
+        "reservation.apply", {**plain, "author": "op", "reason": "x"}, source="/operator"
+    )
+
+    assert ("not_reserved_for", "t") == (answer.code, cell.state.reservations["R"].tenant)
+
+
+def test_q6_what_a_vgpu_that_is_being_cleaned_leaves_is_waited_for() -> None:
+    """Its device will be free for a share: nobody is evicted from another one."""
+    cell = _cell(preemption="any-tenant")
+    types = [{"type": "thirds", "most": 3, "memory_mib": 20_000}]
+    cell.node("n1", [device("GPU-a", vgpu_types=types), device("GPU-b")])
+    cell.submit("virtual", {"mode": "vgpu", "type": "thirds"})
+    cell.submit("low", preemptible=True, task={"id": "x"})
+    cell.release(cell.lease("virtual").id)
+    share = {"mode": "share", "gpu_milli": 500}
+
+    assert "queued" == cell.submit("share", share, priority=9).code
+    cell.answer_all_orders()
+    assert ["GPU-a"] == cell.lease("share").parts["n1"].units
+
+
+def test_s2_who_was_evicted_rests_on_after_a_kept_place_was_lost() -> None:
+    """Its rest falls due also when it was kept a place in between, as after a load."""
+    cell = _cell(preemption="any-tenant")
+    cell.pool(partition="create")
+    profile = {"profile": "1g.10gb", "size": 1, "compute_slices": 1, "memory_mib": 9_856}
+    card = device(
+        "GPU-a",
+        mig_enabled=True,
+        compute_slices=1,
+        profiles=[{**profile, "starts": [0], "most": 1}],
+        slices=[mig_slice("MIG-1", 1, 0)],
+    )
+    cell.node("n1", [card])
+    ask = {"mode": "mig", "profile": "1g.10gb"}
+    cell.submit("low", ask, preemptible=True, task={"id": "x"})
+    cell.submit("high", ask, priority=9)
+    cell.answer_all_orders()
+    assert "granted" == _state_of(cell, "high")
+    cell.node("n1", [card | {"slices": []}])
+    assert "reserved" == _state_of(cell, "low")
+    cell.tick(cell.now_us + 301 * _S)
+
+    assert "queued" == _state_of(cell, "low")
+
+
+def test_v1_a_slice_is_made_for_one_of_a_shorter_run_behind_one_who_may_not() -> None:
+    """Where a plan forbids a slice to the first, the next ends before the planned start."""
+    cell = _cell(ordering="backfill")
+    cell.pool(partition="create")
+    profile = {"profile": "1g.10gb", "size": 1, "compute_slices": 1, "memory_mib": 9_856}
+    made = device(
+        "GPU-m",
+        mig_enabled=True,
+        compute_slices=1,
+        profiles=[{**profile, "starts": [0], "most": 1}],
+        slices=[],
+    )
+    cell.node("n1", [device("GPU-a"), made])
+    cell.submit("runs", max_run_s=100)
+    cell.submit("planned", max_run_s=100, priority=5)
+    assert cell.state.requests[cell.key("planned")].plan is not None
+    cell.health("GPU-m", "unhealthy")
+    ask = {"mode": "mig", "profile": "1g.10gb"}
+    cell.submit("long", ask, max_run_s=1_000, priority=2)
+    cell.submit("short", ask, max_run_s=10, priority=1)
+    cell.health("GPU-m", "healthy")
+
+    assert ("queued", "reserved") == (_state_of(cell, "long"), _state_of(cell, "short"))

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.decide import decide
 from ledger.core.digest import load_fold, save_fold
 from ledger.core.outbox import messages
-from ledger.testing import AGENT, CoreDriver, device, mig_slice
+from ledger.testing import AGENT, CoreDriver, device
+from tests.fleet import LABELS, NODES, PARTED, POOLS, PROFILES, SLICES, UUIDS, Cards, card
 from tests.naive import Naive
 
 if TYPE_CHECKING:
     from ledger.core.decide import Decision
 
-__all__ = ["NODES", "QUEUES", "QUOTAS", "SLICES", "TEAMS", "TENANTS", "UUIDS", "World"]
+__all__ = ["NODES", "PARTED", "QUEUES", "QUOTAS", "SLICES", "TEAMS", "TENANTS", "UUIDS", "World"]
 
 TEAMS = ("/team/a", "/team/b")
 TENANTS = ("t", "u", "v")
@@ -31,32 +32,6 @@ QUOTAS = (
     ("v", None, None),
 )
 QUEUES = ("q", "strict", "fill", "fair")
-NODES = ("n1", "n2", "n3", "n4")
-UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-m", "GPU-x", "GPU-d", "GPU-e", "GPU-f", "GPU-g")
-SLICES: tuple[list[dict[str, Any]], ...] = (
-    [mig_slice("MIG-1", 1, 0), mig_slice("MIG-2", 2, 1), mig_slice("MIG-3", 3, 2)],
-    [
-        mig_slice("MIG-4", 4, 0, profile="3g.40gb", size=4, compute_slices=3, memory_mib=40_448),
-        mig_slice("MIG-2", 2, 4),
-    ],
-    [mig_slice("MIG-1", 1, 0), mig_slice("MIG-9", 9, 0)],
-    [],
-)
-
-
-_POOLS = {"n1": "main", "n2": "main", "n3": "side", "n4": "main"}
-
-
-def _fleet() -> dict[str, dict[str, dict[str, Any]]]:
-    return {
-        "n1": {uuid: device(uuid) for uuid in ("GPU-a", "GPU-b", "GPU-f", "GPU-g")},
-        "n2": {
-            "GPU-c": device("GPU-c"),
-            "GPU-m": device("GPU-m", mig_enabled=True, compute_slices=7, slices=SLICES[0]),
-        },
-        "n3": {uuid: device(uuid, model="A10", memory_mib=24_000) for uuid in ("GPU-x", "GPU-y")},
-        "n4": {uuid: device(uuid) for uuid in ("GPU-d", "GPU-e")},
-    }
 
 
 class World:
@@ -73,10 +48,13 @@ class World:
         self.naive = Naive()
         self.every = every
         self.steps = 0
-        self.fleet = _fleet()
+        self.cards = Cards()
+        #: Partition orders, as they were issued.
+        self.work: dict[str, dict[str, Any]] = {}
         self.boots = dict.fromkeys(NODES, 1)
         self.epoch = 1
-        self.pools = dict(_POOLS)
+        self.pools = dict(POOLS)
+        self.places = dict(LABELS)
         self.submitted: list[tuple[str, str, dict[str, Any]]] = []
         self.leases: list[str] = []
         self.orders: list[tuple[str, str, str]] = []
@@ -106,6 +84,8 @@ class World:
             if event["type"] == "order.issued":
                 boot = self.cell.state.nodes[event["node"]].incarnation
                 self.orders.append((event["order"], event["node"], boot))
+                if event["kind"] == "partition":
+                    self.work[event["order"]] = event
         return decision.code
 
     def _decide_again(self, before: bytes, decision: Decision) -> None:
@@ -121,19 +101,27 @@ class World:
 
     def says(self, name: str, node: str, boot: str | None = None, **plain: Any) -> str:
         """Feed what a node's agent says."""
-        said = {"node": node, "incarnation": boot or f"b{self.boots[node]}", **plain}
+        said = {"node": node, "incarnation": boot or self.boot(node), **plain}
         return self.feed(name, said, source=AGENT + node)
 
     def report(self, node: str, **more: Any) -> str:
         """Feed a node's inventory as the fleet has it."""
         size = {"n1": {"cpu_milli": 10_000, "memory_mib": 1_000}}.get(node, {})
         said: dict[str, Any] = {"epoch": self.epoch, "pool": self.pools[node]}
-        devices = [*self.fleet[node].values()]
+        devices = [dict(one) for one in self.cards.of[node].values()]
+        said |= self.places[node]
         return self.says("node.inventory", node, devices=devices, **(said | size | more))
 
     def start(self, *, late: bool, nominal: int) -> None:
         """Set policies and nodes; the side pool sometimes comes after its node."""
-        self.operator("pool.apply", pool="main", labels={"zone": "1"}, order_timeout_s=120)
+        self.operator(
+            "pool.apply",
+            pool="main",
+            labels={"zone": "1"},
+            order_timeout_s=120,
+            partition="create",
+            routing=[{"when": "elastic", "mode": "share"}],
+        )
         self.operator("queue.apply", queue="q", preemption="any-tenant", reclaim="lower-priority")
         self.operator("queue.apply", queue="strict", ordering="strict", max_wait_s=900)
         self.operator("queue.apply", queue="fill", ordering="backfill", max_run_s=900)
@@ -147,9 +135,16 @@ class World:
                 nominal_gpu_milli=mine,
             )  # fmt: skip
         if not late:
-            self.operator("pool.apply", pool="side")
+            self.operator("pool.apply", pool="side", partition="relayout")
+        self.licence("one", 2)
+        self.licence("two", 1)
+        self.compatibility("m1", {"architectures": ["hopper"]})
+        self.template("small", "evaluation", {"defaults": {"queue": "q", "preemptible": True}})
         for node in NODES:
             self.report(node)
+        for node in NODES[1:]:
+            self.link("n1", node, 10, 1_000, 2_000)
+        self.reserve("x", "t", (1, 1), (60, 900), {})
 
     # -- services ----------------------------------------------------------------
 
@@ -170,6 +165,13 @@ class World:
         }
         if project is not None:
             about["project"] = project
+        booking = self.naive.bookings.get(more.get("reservation", ""))
+        if booking is not None:
+            about["tenant"] = booking["tenant"]
+        if "template" in more and len(self.submitted) % 2:
+            del about["queue"], about["task"]["type"]
+            if len(self.submitted) % 3:
+                del about["ask"]
         name = f"r{len(self.submitted)}"
         self.submitted.append((source, name, about | more))
         return self.feed("request.submit", about | more, source=source, id=name)
@@ -249,48 +251,88 @@ class World:
         order, node, boot = named[pick % len(named)]
         said = None if not old else boot
         if done:
-            self.says("order.done", node, said, order=order)
+            self._done(order, node, said, how=pick % 8)
         else:
             self.says("order.failed", node, said, order=order, reason="left")
+
+    def _done(self, order: str, node: str, said: str | None = None, how: int = 2) -> None:
+        """Carry an order out; of a partition, perhaps only say so (0), or do not say so (1)."""
+        work = self.work.get(order)
+        if work is None:
+            self.says("order.done", node, said, order=order)
+            return
+        made = self.cards.carry_out(node, work) if how else []
+        if made is None:
+            self.says("order.failed", node, said, order=order, reason="insufficient resources")
+        elif how != 1:
+            self.says("order.done", node, said, order=order, slices=made)
 
     def answer_all(self) -> None:
         """Let every node that is heard carry out its orders."""
         state = self.cell.state
-        for _ in range(len(state.orders) * 3):
-            nodes = state.nodes
-            heard = [
-                one
-                for one in state.orders.values()
-                if nodes[one.node].state not in ("silent", "lost")
-                and nodes[one.node].incarnation == f"b{self.boots[one.node]}"
-            ]
-            if not heard:
-                return
-            self.says("order.done", heard[0].node, order=heard[0].id)
+        for _ in range(3):
+            for name, order in list(state.orders.items()):
+                node = state.nodes[order.node]
+                heard = node.state not in ("silent", "lost")
+                # One may be closed by what another led to.
+                if heard and name in state.orders and node.incarnation == self.boot(node.name):
+                    self._done(name, node.name)
+
+    def boot(self, node: str) -> str:
+        """Return the incarnation that a node is in."""
+        return f"b{self.boots[node]}"
 
     def inventory(self, node: str, *, boot: bool) -> None:
-        """Let a node tell what it has, sometimes after a restart."""
+        """Let a node tell what it has, sometimes after a restart: slices made are gone then."""
         self.boots[node] += boot
+        if boot:
+            self.cards.forget_slices(node)
         self.report(node)
 
     def move(self, uuid: str, to: str, *, tell: bool) -> None:
         """Pull a card, and perhaps put it into another node (or back)."""
-        card = None
-        for node, cards in self.fleet.items():
+        found = None
+        for node, cards in self.cards.of.items():
             if uuid in cards and node != to:
-                card = cards.pop(uuid)
+                found = cards.pop(uuid)
+                if uuid in PARTED:
+                    found["slices"] = []
                 if tell:
                     self.report(node)
         if to:
-            self.fleet[to].setdefault(uuid, card or device(uuid))
+            self.cards.of[to].setdefault(uuid, found or card(uuid))
             self.report(to)
 
     def change(self, uuid: str, change: dict[str, Any]) -> None:
         """Report a card with other facts."""
-        for node, cards in self.fleet.items():
+        for node, cards in self.cards.of.items():
             if uuid in cards:
                 cards[uuid] = cards[uuid] | change
                 self.report(node)
+
+    def meddle(self, uuid: str, pick: int, *, tell: bool) -> None:
+        """Make or destroy a slice by hand, beside the ledger; or leave a change of mode pending."""
+        found = self.cards.find(uuid)
+        if found is None:
+            return
+        kinds = PROFILES[found["model"]]
+        if pick % 3 == 0:
+            name = list(kinds)[pick % len(kinds)]
+            starts = kinds[name][3]
+            self.cards.create(found, name, starts[pick % len(starts)])
+        elif pick % 3 == 1 and found["slices"]:
+            found["slices"] = found["slices"][1:]
+        elif pick % 5 == 0:
+            found |= {"slices": [], "mig_enabled": False, "mig_pending": True}
+        if tell:
+            self.report(next(node for node, cards in self.cards.of.items() if uuid in cards))
+
+    def layout(self, uuid: str, pick: int, count: int) -> None:
+        """Order a whole layout of a card."""
+        found = self.cards.find(uuid)
+        names = list(PROFILES.get("H100" if found is None else found["model"], PROFILES["H100"]))
+        layout = [names[(pick * at) % len(names)] for at in range(count)]
+        self.operator("device.partition", device=uuid, layout=layout)
 
     def hear(self, node: str, what: str) -> None:
         """Stop hearing a node, or hear it again."""
@@ -336,8 +378,9 @@ class World:
 
     def repair(self) -> None:
         """Put every node and card back as it was, and into service."""
-        self.fleet = _fleet()
-        self.pools = dict(_POOLS)
+        self.cards.of = Cards().of
+        self.places = dict(LABELS)
+        self.pools = dict(POOLS)
         self.epoch += 1
         for node in NODES:
             self.report(node)
@@ -387,14 +430,15 @@ class World:
         )
         assert author != "op" or code in ("same_person", "unknown_ask")
 
-    def pool(self, pool: str, zone: str, patience: int) -> None:
-        """Make a pool, or change its labels and its patience."""
+    def pool(self, pool: str, zone: str, patience: int, more: dict[str, Any]) -> None:
+        """Make a pool, or change its labels, its patience and its other rules."""
         self.operator(
             "pool.apply",
             pool=pool,
             labels={"zone": zone},
             silent_grace_s=patience,
             order_timeout_s=patience,
+            **more,
         )
 
     def queue(self, queue: str, ordering: str, more: dict[str, Any]) -> None:
@@ -402,6 +446,50 @@ class World:
         if ordering == "strict":
             more = {name: value for name, value in more.items() if name != "fair_share"}
         self.operator("queue.apply", queue=queue, ordering=ordering, **more)
+
+    def where(self, node: str, said: dict[str, Any]) -> None:
+        """Let a node tell another rack, or another driver."""
+        self.places[node] = self.places[node] | said
+        self.report(node)
+
+    def link(self, node: str, to_node: str, p99_us: int, mbps: int, valid_s: int) -> None:
+        """Let a node measure its link to another."""
+        more: dict[str, Any] = {"tool": "ping", "version": "1", "valid_s": valid_s}
+        self.says(
+            "link.evidence", node, to_node=to_node, p99_us=p99_us, bandwidth_mbps=mbps, **more
+        )
+
+    def licence(self, licence: str, count: int) -> None:
+        """Set how many of a licence may be in use."""
+        self.operator("licence.apply", licence=licence, count=count)
+
+    def compatibility(self, model: str, more: dict[str, Any]) -> None:
+        """Set what a version of a model needs."""
+        self.operator("compatibility.apply", model_version=model, **more)
+
+    def template(self, name: str, task_type: str, more: dict[str, Any]) -> None:
+        """Set a template of a task type."""
+        self.operator("template.apply", template=name, task_type=task_type, **more)
+
+    def reserve(
+        self, name: str, tenant: str, much: tuple[int, int], when: tuple[int, int], more: Any
+    ) -> None:
+        """Reserve so many cards on so many nodes, from so many seconds on, for so many."""
+        start_us = self.cell.now_us + when[0] * 1_000_000
+        self.operator(
+            "reservation.apply",
+            reservation=name,
+            tenant=tenant,
+            count=much[0],
+            nodes=much[1],
+            start_us=start_us,
+            end_us=start_us + when[1] * 1_000_000,
+            **more,
+        )
+
+    def unreserve(self, name: str) -> None:
+        """Give a reservation up."""
+        self.operator("reservation.cancel", reservation=name)
 
     def time(self, seconds: int) -> None:
         """Let time pass, or an input come with an earlier stamp."""

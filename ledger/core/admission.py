@@ -19,7 +19,8 @@ __all__ = ["admitted"]
 
 def admitted(state: State, asked: RequestSubmit, need: Need) -> tuple[Need, Answer | None]:
     """Return the need as it is kept, and why it can never be met; the first in order of codes."""
-    need = for_tenant(state, need, asked.tenant)
+    if state.pools_limited:
+        need = for_tenant(state, need, asked.tenant)
     if need.terms is None and asked.runtime is None:
         return need, None
     typed = with_vgpu_type(state, need)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.core.fair_share import shares
 from ledger.core.placement import charge_of
-from ledger.core.quota import Charge, over
+from ledger.core.quota import Charge, over, over_gpu
 from ledger.core.state import WHOLE_MILLI
 from ledger.core.waiting import shape_key
 
@@ -58,7 +58,10 @@ def over_quota(state: State, key: ShapeKey, now_us: int) -> Over | None:
 
     None when one of them fits, or when there is none at all.
     """
-    if len(state.quotas[key.holder].governed) == 1:
+    quota = state.quotas[key.holder]
+    if quota.simple:
+        return over_gpu(quota, charge_of(state, key.need))
+    if len(quota.governed) == 1:
         charge = Charge(charge_of(state, key.need), time_us=key.run_us or 0)
         return over(state, key.holder, charge, now_us)
     first = None

@@ -30,19 +30,9 @@ __all__ = [
     "for_tenant",
     "narrowed",
     "pool_serves",
-    "pools_limited",
     "spans_nodes",
     "terms_fault",
 ]
-
-
-def pools_limited(state: State) -> bool:
-    """Say whether any pool is not for every mode and tenant."""
-    # A loop, for it is asked at every submission.
-    for one in state.pools.values():  # noqa: SIM110
-        if one.allowed_modes or one.allowed_tenants:
-            return True
-    return False
 
 
 def for_tenant(state: State, need: Need, tenant: str) -> Need:
@@ -50,7 +40,7 @@ def for_tenant(state: State, need: Need, tenant: str) -> Need:
 
     Elsewhere needs of several tenants are one, and looked at once.
     """
-    who = tenant if pools_limited(state) else ""
+    who = tenant if state.pools_limited else ""
     return need if need.tenant == who else replace(need, tenant=who)
 
 
@@ -85,6 +75,8 @@ def eligible(state: State, key: ClassKey, node: Node, need: Need) -> bool:
     if terms.spread and domain_of(state, node, terms) is None:
         return False
     devices = _devices(state, node, key)
+    if need.count and not devices:
+        return False
     if not all(_has(device, terms) for device in devices):
         return False
     if terms.encoder_sessions or terms.decoder_sessions:
@@ -100,11 +92,10 @@ def eligible(state: State, key: ClassKey, node: Node, need: Need) -> bool:
 
 
 def _devices(state: State, node: Node, key: ClassKey) -> list[Device]:
-    return [
-        device
-        for uuid in node.devices
-        if (device := state.devices[uuid]).model == key[1] and device.memory_mib == key[2]
-    ]
+    """Return the node's devices of the class; one that is gone speaks for nothing any more."""
+    here = [state.devices[uuid] for uuid in node.devices]
+    wanted = key[1:3]
+    return [one for one in here if (one.model, one.memory_mib) == wanted and one.health != "gone"]
 
 
 def _has(device: Device, terms: Terms) -> bool:
@@ -149,7 +140,9 @@ def domains_of_task(state: State, terms: Terms, but: str = "") -> set[str]:
     source, _, task = terms.apart.partition("#")
     index = state.index
     nodes = [
-        node for name in index.replicas.get((source, task), ()) for node in state.leases[name].parts
+        node
+        for name in index.replicas_of(state, (source, task))
+        for node in state.leases[name].parts
     ]
     nodes += [
         node

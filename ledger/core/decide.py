@@ -72,7 +72,8 @@ class Decision:
 def decide(state: State, given: Input) -> Decision:
     """Decide one input. Raises only for a broken invariant, never for a bad input."""
     turn = Turn(state, max(state.now_us, given.time_us))
-    code, numbers = _known(state, given) or ("", {})
+    key = given.key
+    code, numbers = _known(state, given, key) or ("", {})
     if code == "duplicate":
         return Decision(given, turn.now_us, code, numbers, [], recorded=False)
     fire(turn)
@@ -87,16 +88,16 @@ def decide(state: State, given: Input) -> Decision:
         run_pass(turn)
     recorded = bool(turn.events) or code not in _SILENT
     if recorded:
-        settle(state, turn.now_us, given.topic, given.key, given.fingerprint, code)
+        settle(state, turn.now_us, given.topic, key, given.fingerprint, code)
     return Decision(given, turn.now_us, code, numbers, turn.events, recorded)
 
 
-def _known(state: State, given: Input) -> Answer | None:
+def _known(state: State, given: Input, key: str) -> Answer | None:
     """Same id, same content: the same answer; other content: a conflict (L1)."""
     if given.topic != "requests":
         return None
-    request = state.requests.get(given.key)
-    entry = state.seen.get(given.key)
+    request = state.requests.get(key)
+    entry = state.seen.get(key)
     if request is None and entry is None:
         return None
     fingerprint = request.fp if request is not None else entry[0]  # type: ignore[index]

@@ -40,7 +40,7 @@ def need_of(asked: RequestSubmit, source: str = "", route: str = "") -> Need:
     """Return the normalised need of a submission from a source, of no tenant yet."""
     ask = asked.ask
     assert ask.mode != "auto", "a mode is chosen before (`ledger.core.routing`)"
-    labels = tuple(sorted(ask.labels.items()))
+    labels = tuple(sorted(ask.labels.items())) if ask.labels else ()
     host = (asked.beside.cpu_milli, asked.beside.memory_mib)
     mode = _COUNTED_AS.get(ask.mode, ask.mode)
     common = (mode, ask.pool, labels, ask.models)
@@ -62,27 +62,27 @@ def need_of(asked: RequestSubmit, source: str = "", route: str = "") -> Need:
 
 
 def _submit(turn: Turn, given: Input) -> Answer:
-    state = turn.state
+    state, name = turn.state, given.key
     asked, route, lost = routed(state, filled(state, given.data))
     need, never = admitted(state, asked, need_of(asked, given.source, route))
     refusal = _never(state, given.data, asked, need) or lost or never
     if refusal is not None:
         return _reject(turn, given, refusal)
-    asker = asker_for(state, asked, need, given.key, turn.now_us)
+    asker = asker_for(state, asked, need, name, turn.now_us)
     # While a pass is cut somebody in line may be entitled to what is free: get in line.
     found = "behind_in_queue" if state.pass_cut else examine(state, asker, turn.now_us)
     if isinstance(found, Placement):
-        _receive(turn, given, asked, need)
-        grant(turn, state.requests[given.key], found)
+        _receive(turn, name, asked, need)
+        grant(turn, state.requests[name], found)
         return "granted", {}
     short = reason_to_wait(state, asker.key, found, turn.now_us)
     if asked.max_wait_s == 0 or state.queues[asked.queue].max_wait_us == 0:
         return _reject(turn, given, (short.code, short.numbers))
-    _receive(turn, given, asked, need)
+    _receive(turn, name, asked, need)
     turn.emit(
         {
             "type": "request.queued",
-            "request": given.key,
+            "request": name,
             "code": short.code,
             "numbers": short.numbers,
             "again": False,
@@ -104,8 +104,9 @@ def asker_for(state: State, asked: RequestSubmit, need: Need, name: str, now_us:
 
 def _longest(state: State, asked: RequestSubmit) -> int | None:
     """Return the longest run of the request: its own, else its queue's."""
-    own = _us(asked.max_run_s)
-    return state.queues[asked.queue].max_run_us if own is None else own
+    if asked.max_run_s is not None:
+        return asked.max_run_s * _US
+    return state.queues[asked.queue].max_run_us
 
 
 def _never(state: State, said: RequestSubmit, asked: RequestSubmit, need: Need) -> Answer | None:
@@ -159,40 +160,55 @@ def _reject(turn: Turn, given: Input, refusal: Answer) -> Answer:
     return code, numbers
 
 
-def _receive(turn: Turn, given: Input, asked: RequestSubmit, need: Need) -> None:
-    queue = turn.state.queues[asked.queue]
-    waits = [limit for limit in (_us(asked.max_wait_s), queue.max_wait_us) if limit is not None]
-    event = {
+def _receive(turn: Turn, name: str, asked: RequestSubmit, need: Need) -> None:
+    event: dict[str, Any] = {
         "type": "request.received",
-        "request": given.key,
+        "request": name,
         "tenant": asked.tenant,
         "queue": asked.queue,
         "task": asked.task.id,
         "task_type": asked.task.type,
         "need": need_to_plain(need),
     }
-    more: dict[str, Any] = {
-        "project": asked.project,
-        "priority": asked.priority,
-        "preemptible": asked.preemptible,
-        "wait_due_us": turn.now_us + min(waits) if waits else None,
-        "max_run_us": _longest(turn.state, asked),
-        "expected_run_us": _us(asked.expected_run_s),
-        "retries": asked.retries,
-        "replicas_min": _replicas_min(asked),
-        "recovery": asked.recovery or _RECOVERY.get(asked.task.type),
-    }
-    for name in sorted(asked.model_fields_set & _KEPT_AS_SAID):
-        more[name] = getattr(asked, name)
-    if asked.runtime is not None:
-        more["runtime"] = asked.runtime.model_dump(exclude_none=True)
     # What stands at its default is left out: a ledger keeps these bytes for ever.
-    turn.emit(event | {name: value for name, value in more.items() if value})
+    for stated in sorted(asked.model_fields_set & _KEPT_AS_SAID):
+        value = getattr(asked, stated)
+        if value:
+            event[stated] = value
+    wait_us = _longest_wait_us(turn.state, asked)
+    if wait_us is not None:
+        event["wait_due_us"] = turn.now_us + wait_us
+    longest_us = _longest(turn.state, asked)
+    if longest_us is not None:
+        event["max_run_us"] = longest_us
+    if asked.expected_run_s:
+        event["expected_run_us"] = asked.expected_run_s * _US
+    replicas_min = _replicas_min(asked)
+    if replicas_min:
+        event["replicas_min"] = replicas_min
+    recovery = asked.recovery or _RECOVERY.get(asked.task.type)
+    if recovery is not None:
+        event["recovery"] = recovery
+    if asked.runtime is not None:
+        event["runtime"] = asked.runtime.model_dump(exclude_none=True)
+    turn.emit(event)
 
 
-#: Fields that are only kept, for those who read the ledger.
+#: Fields that the record has as the request states them.
 _KEPT_AS_SAID = frozenset(
-    ("template", "reservation", "checkpoint", "rollback", "image", "environment", "service_class")
+    (
+        "project",
+        "priority",
+        "preemptible",
+        "retries",
+        "template",
+        "reservation",
+        "checkpoint",
+        "rollback",
+        "image",
+        "environment",
+        "service_class",
+    )
 )
 
 #: What becomes of an evicted task by its type; all others are queued again.
@@ -206,8 +222,12 @@ def _replicas_min(asked: RequestSubmit) -> int:
     return 1 if asked.task.type == "online-inference" else 0
 
 
-def _us(seconds: int | None) -> int | None:
-    return None if seconds is None else seconds * _US
+def _longest_wait_us(state: State, asked: RequestSubmit) -> int | None:
+    limit_us = state.queues[asked.queue].max_wait_us
+    if asked.max_wait_s is None:
+        return limit_us
+    own_us = asked.max_wait_s * _US
+    return own_us if limit_us is None else min(own_us, limit_us)
 
 
 def _cancel(turn: Turn, given: Input) -> Answer:

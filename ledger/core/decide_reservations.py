@@ -40,6 +40,9 @@ def _apply(turn: Turn, given: Input) -> Answer:
     if asked.pool is not None and asked.pool not in state.pools:
         return "unknown_pool", {"pool": asked.pool}
     before = state.reservations.get(asked.reservation)
+    if before is not None and before.tenant != asked.tenant:
+        # Those of the other who wait within it would run in this one's.
+        return "not_reserved_for", {"reservation": before.name, "tenant": asked.tenant}
     if asked.end_us <= turn.now_us:
         return "window_past", {"end_us": asked.end_us, "now_us": turn.now_us}
     if before is None and len(state.reservations) >= MAX_RESERVATIONS:

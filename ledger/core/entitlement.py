@@ -20,16 +20,18 @@ from ledger.core.rooms import Candidate
 from ledger.core.waiting import replica_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable
 
     from ledger.core.asking import Asker
     from ledger.core.quota import Charge
     from ledger.core.state import Queue, Request, State
 
 __all__ = [
+    "Rules",
     "all_owed",
     "candidates_for",
     "quota_of",
+    "rules_for",
     "shared_above",
     "spare_replicas",
     "still_borrowed",
@@ -39,33 +41,14 @@ __all__ = [
 
 def candidates_for(state: State, asker: Asker, queue: Queue) -> dict[str, Candidate]:
     """Return the leases that a rule of the queue lets the request have evicted."""
-    rules = _Rules(state, asker, queue)
-    spared: dict[tuple[str, str], tuple[tuple[str, str] | None, int]] = {}
-    #: Leases that are alike for every rule: thousands are, and are judged once.
-    judged: dict[tuple[object, ...], tuple[str | None, bool]] = {}
-    found = {}
-    for name in rules.whose():
-        lease = state.leases[name]
-        if lease.state == "stopping":
-            continue
-        request = state.requests[lease.request]
-        kind = _kind(request)
-        if kind not in judged:
-            ruled = rules.rule_for(request)
-            judged[kind] = (ruled, ruled is not None and rules.owed(ruled, request))
-        rule, owed = judged[kind]
-        if rule is None:
-            continue
-        group, spare = None, 0
-        if state.index.floored:
-            replicas = replica_group(request)
-            if replicas not in spared:
-                spared[replicas] = spare_replicas(state, request)
-            group, spare = spared[replicas]
-        if group is None or spare > 0:
-            order = (rule != "reclaim", request.priority, -lease.granted_us, lease.id)
-            found[name] = Candidate(name, rule, order, group, spare, owed)
-    return found
+    rules = rules_for(state, asker, queue)
+    return rules.candidates(rules.reach())
+
+
+def rules_for(state: State, asker: Asker, queue: Queue) -> Rules:
+    """Return what the request is entitled to under the rules of the queue."""
+    above = [quota.name for quota in chain(state, asker.key.holder)]
+    return Rules(state, asker, queue, frozenset(above), above[-1])
 
 
 def _kind(request: Request) -> tuple[object, ...]:
@@ -89,33 +72,79 @@ def spare_replicas(state: State, request: Request) -> tuple[tuple[str, str] | No
     group = replica_group(request)
     if group not in state.index.floored:
         return None, 0
-    leases = [state.leases[name] for name in state.index.replicas.get(group, ())]
+    leases = [state.leases[name] for name in state.index.replicas_of(state, group)]
     floor = max(state.requests[one.request].replicas_min for one in leases)
     return group, sum(one.state != "stopping" for one in leases) - floor
 
 
 @dataclass(slots=True)
-class _Rules:
+class Rules:
     """What the request is entitled to, worked out once for each quota it meets."""
 
     state: State
     asker: Asker
     queue: Queue
+    #: The asker's quota and those above it, and the topmost of them.
+    above: frozenset[str]
+    root: str
     borrowers: dict[str, frozenset[str] | None] = field(default_factory=dict)
 
-    def whose(self) -> Iterator[str]:
-        """Yield the leases of the quotas that a rule of the queue reaches at all."""
-        mine = self.asker.key.holder
+    def reach(self) -> Collection[str]:
+        """Return leases beside which there is no candidate; not all of them need be one."""
         if self.queue.preemption == "any-tenant":
-            yield from self.state.leases
-            return
-        held_by = self.state.index.held_by
+            return self.state.leases
+        found = []
         if self.queue.preemption != "never":
-            yield from held_by.get(mine, ())
+            found += self._lower_of_its_own()
         if self.queue.reclaim != "never" and self._has_room_of_its_own():
-            for holder in self.state.index.held_in.get(root_of(self.state, mine), ()):
+            index = self.state.index
+            for holder in index.held_in.get(self.root, ()):
                 if self._borrows(holder):
-                    yield from held_by[holder]
+                    found += index.held_by[holder]
+        return found
+
+    def candidates(self, reach: Iterable[str]) -> dict[str, Candidate]:
+        """Return those of the leases that may be evicted, each with its rule."""
+        state = self.state
+        leases, requests, floored = state.leases, state.requests, state.index.floored
+        spared: dict[tuple[str, str], tuple[tuple[str, str] | None, int]] = {}
+        #: Leases that are alike for every rule: thousands are, and are judged once.
+        judged: dict[tuple[object, ...], tuple[str | None, bool]] = {}
+        found = {}
+        for name in reach:
+            lease = leases[name]
+            if lease.state == "stopping":
+                continue
+            request = requests[lease.request]
+            kind = _kind(request)
+            if kind not in judged:
+                ruled = self._rule_for(request)
+                judged[kind] = (ruled, ruled is not None and self._owed(ruled, request))
+            rule, owed = judged[kind]
+            if rule is None:
+                continue
+            group, spare = None, 0
+            if floored:
+                replicas = replica_group(request)
+                if replicas not in spared:
+                    spared[replicas] = spare_replicas(state, request)
+                group, spare = spared[replicas]
+            if group is None or spare > 0:
+                order = (rule != "reclaim", request.priority, -lease.granted_us, name)
+                found[name] = Candidate(name, rule, order, group, spare, owed)
+        return found
+
+    def _lower_of_its_own(self) -> list[str]:
+        """Return the preemptible leases of lower priority that its own quota holds."""
+        leases, requests = self.state.leases, self.state.requests
+        priority = -self.asker.rank[0]
+        found = []
+        for name in self.state.index.held_by.get(self.asker.key.holder, ()):
+            lease = leases[name]
+            request = requests[lease.request]
+            if request.priority < priority and request.preemptible and lease.state != "stopping":
+                found.append(name)
+        return found
 
     def _has_room_of_its_own(self) -> bool:
         """Say whether the least charge is within the quota's own; if not, nothing is owed to it."""
@@ -126,7 +155,7 @@ class _Rules:
         asked = charge_of(self.state, self.asker.key.need)
         return quota.used.get(GPU, 0) + asked <= quota.limits[GPU].nominal
 
-    def rule_for(self, request: Request) -> str | None:
+    def _rule_for(self, request: Request) -> str | None:
         """Return the rule under which the request's lease may be evicted, or None."""
         lower = request.priority < -self.asker.rank[0]
         holder = holder_of(self.state, request.tenant, request.project)
@@ -138,7 +167,7 @@ class _Rules:
             return "priority" if same or self.queue.preemption == "any-tenant" else None
         return None
 
-    def owed(self, rule: str, request: Request) -> bool:
+    def _owed(self, rule: str, request: Request) -> bool:
         """Say whether only a request within what is nominally its own may have it evicted.
 
         If one that borrows could take by priority what is nominally another's, the
@@ -154,10 +183,9 @@ class _Rules:
     def _borrows(self, holder: str) -> frozenset[str] | None:
         """Return of what the quota has more than what is its own; None: it is in another tree."""
         if holder not in self.borrowers:
-            mine = self.asker.key.holder
             found = None
-            if holder != mine and root_of(self.state, holder) == root_of(self.state, mine):
-                found = borrowing(self.state, holder, shared_above(self.state, mine, holder))
+            if holder != self.asker.key.holder and root_of(self.state, holder) == self.root:
+                found = borrowing(self.state, holder, self.above)
             self.borrowers[holder] = found
         return self.borrowers[holder]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.constraints import pools_limited, terms_fault
+from ledger.core.constraints import terms_fault
 from ledger.core.evolve_requests import (
     RuleBroken,
     charge_of_event,
@@ -65,25 +65,26 @@ def _lease_granted(state: State, event: Event, now: int) -> None:
     request.state = step("request", request.id, request.state, "granted")
     name = event["lease"]
     charge = event["charge_milli"]
-    lease = Lease(
-        name, request.id, request.tenant, charge, now, event.get("due_us"),
-        {part["node"]: Part(part["node"], part["units"]) for part in event["parts"]},
-    )  # fmt: skip
-    units = sum(len(part.units) for part in lease.parts.values())
-    if request.need.terms is not None or pools_limited(state):
+    parts, units = {}, 0
+    for part in event["parts"]:
+        parts[part["node"]] = Part(part["node"], part["units"])
+        units += len(part["units"])
+    lease = Lease(name, request.id, request.tenant, charge, now, event.get("due_us"), parts)
+    if request.need.terms is not None or state.pools_limited:
         _check_terms(state, request, lease, event, now)
     request.charge = charge_of_event(state, request, event, units)
-    count(state, request, name)
-    for part in lease.parts.values():
+    holder = count(state, request, name)
+    for part in parts.values():
         _take(state, request, lease, part)
     request.lease = name
     request.attempt = event["attempt"]
     request.code = "granted"
-    holder = holder_of(state, request.tenant, request.project)
-    spend(state, holder, charge * request.charge.time_us, now)
+    if state.quotas[holder].budgeted:
+        spend(state, holder, charge * request.charge.time_us, now)
     state.leases[name] = lease
-    state.index.leased(state, request, name)
-    state.index.due(state, lease.due_us, "run", name)
+    state.index.leased(state, request, name, holder)
+    if lease.due_us is not None or request.expected_run_us is not None:
+        state.index.due(state, lease.due_us, "run", name)
 
 
 def _check_terms(state: State, request: Request, lease: Lease, event: Event, now: int) -> None:
@@ -144,17 +145,19 @@ def _take_beside(node: Node, request: Request) -> None:
 
 
 def _take_device(state: State, node: Node, device: Device, lease: Lease, hold: Hold) -> None:
-    old = device_state(device)
     if device.node != node.name or not usable(node, device):
         raise RuleBroken("A6", f"lease {lease.id} takes {device.uuid}, which is not usable")
     if device.mig_enabled or device.slices:
         raise RuleBroken("A3", f"lease {lease.id} takes {device.uuid}, which is in MIG mode")
-    if free_milli(device) < hold.milli or free_memory(state, device) < hold.mib:
+    # Most leases take from a device that nothing holds, and all of that is there.
+    bare = not device.holds and hold.milli <= WHOLE_MILLI and hold.mib <= device.memory_mib
+    if not bare and (free_milli(device) < hold.milli or free_memory(state, device) < hold.mib):
         raise RuleBroken(
             "A1" if hold.milli == WHOLE_MILLI else "A9",
             f"lease {lease.id} takes {hold.milli} milli and {hold.mib} MiB of {device.uuid},"
             f" which has {free_milli(device)} and {free_memory(state, device)}",
         )
+    old = device_state(device) if device.holds else "available"
     device.holds[lease.id] = hold
     _stepped(device, old)
 
@@ -243,15 +246,18 @@ def _lease_ended(state: State, event: Event, now: int) -> None:
     holder = holder_of(state, request.tenant, request.project)
     held_us = event["held_us"]
     assert request.charge is not None
-    spend(state, holder, lease.charge_milli * (held_us - request.charge.time_us), lease.granted_us)
+    if state.quotas[holder].budgeted:
+        more_us = held_us - request.charge.time_us
+        spend(state, holder, lease.charge_milli * more_us, lease.granted_us)
     use_up(state, holder, lease.charge_milli * held_us, now)
-    state.index.unleased(state, request, lease.id)
+    state.index.unleased(state, request, lease.id, holder)
     uncount(state, request)
     request.used_us += held_us
     request.code = event["reason"]
     for part in lease.parts.values():
         _let_go(state, request, lease, part)
-    _loosen_booked(state, lease)
+    if state.index.booked:
+        _loosen_booked(state, lease)
 
 
 def _loosen_booked(state: State, lease: Lease) -> None:

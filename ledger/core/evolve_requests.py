@@ -12,7 +12,7 @@ from ledger.core.constraints import for_tenant
 from ledger.core.licences import count_licences, licences_short
 from ledger.core.lifecycles import step
 from ledger.core.need import need_from_plain
-from ledger.core.quota import Charge, add, amount, available, holder_of, leave, remove
+from ledger.core.quota import Charge, holder_of, leave, remove, take
 from ledger.core.repair import let_repair_go
 from ledger.core.state import Plan, Request, State
 
@@ -48,6 +48,7 @@ def _request_received(state: State, event: Event, now: int) -> None:
         raise RuleBroken("Q2", f"request {name} names a quota or queue that does not exist")
     state.arrivals += 1
     get = event.get
+    need = need_from_plain(event["need"])
     state.requests[name] = Request(
         name,
         "",
@@ -56,7 +57,7 @@ def _request_received(state: State, event: Event, now: int) -> None:
         event["queue"],
         event["task"],
         event["task_type"],
-        for_tenant(state, need_from_plain(event["need"]), event["tenant"]),
+        for_tenant(state, need, event["tenant"]) if state.pools_limited else need,
         get("priority", 0),
         get("preemptible", False),
         now,
@@ -79,7 +80,7 @@ def _request_rejected(state: State, event: Event, now: int) -> None:
     state.seen[name] = ["", event["code"], now, "rejected", 0]
 
 
-def _request_queued(state: State, event: Event, _now: int) -> None:
+def _request_queued(state: State, event: Event, now: int) -> None:
     request = state.requests[event["request"]]
     request.state = step("request", request.id, request.state, "queued")
     if event["again"]:
@@ -91,6 +92,14 @@ def _request_queued(state: State, event: Event, _now: int) -> None:
     request.code = event["code"]
     request.lease = None
     state.index.queued(state, request)
+    _rest(state, request, now)
+
+
+def _rest(state: State, request: Request, now: int) -> None:
+    """Let one that was evicted and waits rest for what is left of its time, if anything is."""
+    if request.rests_until_us is not None and request.rests_until_us <= now:
+        request.rests_until_us = None
+        state.index.loosened_queues.add(request.queue)
     state.index.due(state, request.rests_until_us, "rest", request.id)
 
 
@@ -101,9 +110,12 @@ def _request_ended(state: State, event: Event, now: int) -> None:
         raise RuleBroken("A5", f"request {request.id} ends while lease {request.lease} lasts")
     if request.state == "queued":
         state.index.unqueued(state, request)
-    let_reservation_go(state, request)
-    state.index.unplanned(state, request)
-    let_repair_go(state, request)
+    if request.kept:
+        let_reservation_go(state, request)
+    if request.plan is not None:
+        state.index.unplanned(state, request)
+    if request.repair is not None:
+        let_repair_go(state, request)
     state.seen.pop(request.id, None)
     state.seen[request.id] = [request.fp, request.code, now, event["how"], request.attempt]
 
@@ -137,11 +149,12 @@ def _request_reserved(state: State, event: Event, _now: int) -> None:
         _refresh(state, node, kept)
 
 
-def _request_unreserved(state: State, event: Event, _now: int) -> None:
+def _request_unreserved(state: State, event: Event, now: int) -> None:
     request = state.requests[event["request"]]
     request.state = step("request", request.id, request.state, "queued")
     let_reservation_go(state, request)
     state.index.queued(state, request)
+    _rest(state, request, now)
 
 
 def let_reservation_go(state: State, request: Request) -> None:
@@ -189,16 +202,14 @@ def charge_of_event(state: State, request: Request, event: Event, units: int) ->
     )
 
 
-def count(state: State, request: Request, what: str) -> None:
-    """Count the request's charge; a quota that it does not fit under is a broken log (Q1)."""
-    assert request.charge is not None
+def count(state: State, request: Request, what: str) -> str:
+    """Count the request's charge; a quota that it does not fit under is a broken log (Q1).
+
+    Return the name of the quota.
+    """
+    charge = request.charge
+    assert charge is not None
     holder = holder_of(state, request.tenant, request.project)
-    quota = state.quotas[holder]
-    for resource in quota.governed:
-        asked = amount(resource, request.charge)
-        room = available(state, holder, resource)
-        if asked and room is not None and asked > room:
-            raise RuleBroken("Q1", f"{what}: {holder} asks {asked} of {resource}, {room} is left")
     if request.need.terms is not None:
         short = licences_short(state, request.need)
         if short is not None:
@@ -206,8 +217,12 @@ def count(state: State, request: Request, what: str) -> None:
                 "Q2", f"{what}: {short['asked']} of licence {short['licence']} are lacking"
             )
         count_licences(state, request.need, 1)
-    add(state, holder, request.charge)
+    over = take(state, holder, charge)
+    if over is not None:
+        asked, resource, left = over.asked, over.resource, over.available
+        raise RuleBroken("Q1", f"{what}: {holder} asks {asked} of {resource}, {left} is left")
     state.index.tightened(state, holder)
+    return holder
 
 
 def uncount(state: State, request: Request) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.constraints import for_tenant, pools_limited
+from ledger.core.constraints import for_tenant
 from ledger.core.deadlines import due_time
 from ledger.core.evolve_slices import alarm_changed, partition_retried
 from ledger.core.fair_share import spend
@@ -45,7 +45,7 @@ _WEEK_US = 604_800_000_000
 def _pool_applied(state: State, event: Event, _now: int) -> None:
     name = event["pool"]
     before = state.pools.get(name, NO_POOL)
-    limited = pools_limited(state)
+    limited = state.pools_limited
     pool = state.pools[name] = Pool(
         name,
         event["labels"],
@@ -60,7 +60,10 @@ def _pool_applied(state: State, event: Event, _now: int) -> None:
         {one["when"]: one["mode"] for one in event.get("routing", ())},
     )
     state.index.scores.clear()
-    if pools_limited(state) != limited:
+    state.pools_limited = any(
+        one.allowed_modes or one.allowed_tenants for one in state.pools.values()
+    )
+    if state.pools_limited != limited:
         for request in state.requests.values():
             request.need = for_tenant(state, request.need, request.tenant)
         state.index.needs_changed(state)
@@ -327,10 +330,12 @@ def _stepped(device: Device, old: str) -> None:
 
 def _device_health(state: State, event: Event, _now: int) -> None:
     device = state.devices[event["device"]]
-    old = device_state(device)
+    old, was = device_state(device), device.health
     device.health = event["health"]
     _stepped(device, old)
     state.index.refresh(state, state.nodes[device.node], [device.uuid])
+    if "gone" in (device.health, was):
+        state.index.facts_changed(state)
 
 
 def _device_quarantined(state: State, event: Event, _now: int) -> None:

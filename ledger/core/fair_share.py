@@ -30,7 +30,10 @@ def spend(state: State, name: str, milli_us: int, granted_us: int) -> None:
 
 def use_up(state: State, name: str, milli_us: int, now_us: int) -> None:
     """Remember time that was held, for fair share: it counts half after each half-life."""
-    for quota in chain(state, name):
+    at: str | None = name
+    while at is not None:
+        quota = state.quotas[at]
+        at = quota.parent
         window = now_us // quota.half_life_us
         quota.used_milli_us >>= min(window - quota.used_window, 200)
         quota.used_milli_us += milli_us

@@ -18,6 +18,8 @@ from ledger.core.supply_index import SupplyIndex, usable
 from ledger.core.waiting import Waiting, replica_group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ledger.core.advance import Reservation
     from ledger.core.state import Request, State
 
@@ -44,16 +46,17 @@ class Index(SupplyIndex):
 
     def needs_changed(self, state: State) -> None:
         """Note that requests ask as another now; `classes_changed` comes next."""
-        self._limited = None
         self._matches.clear()
         self._file_again(state)
 
     def hold_again(self, state: State) -> None:
         """Make what is kept of leases from the state alone."""
         self.held_by, self.held_in = {}, {}
-        self.replicas, self.floored = {}, {}
+        self._replicas, self.floored = None, {}
         for lease in state.leases.values():
-            self.leased(state, state.requests[lease.request], lease.id)
+            request = state.requests[lease.request]
+            holder = holder_of(state, request.tenant, request.project)
+            self.leased(state, request, lease.id, holder)
 
     def _file_again(self, state: State) -> None:
         self.waiting = Waiting()
@@ -139,32 +142,34 @@ class Index(SupplyIndex):
             del self.apart[task]
         self.loosen(f"apart {task}")
 
-    def leased(self, state: State, request: Request, lease: str) -> None:
-        """Keep a lease by its quota, and by the task that it is a replica of."""
-        holder = holder_of(state, request.tenant, request.project)
+    def leased(self, state: State, request: Request, lease: str, holder: str) -> None:
+        """Keep a lease by its quota (``holder``), and by the task that it is a replica of."""
         leases = self.held_by.get(holder)
         if leases is None:
             leases = self.held_by[holder] = {}
             self.held_in.setdefault(root_of(state, holder), {})[holder] = None
         leases[lease] = None
-        group = replica_group(request)
-        self.replicas.setdefault(group, {})[lease] = None
-        for name in self.apart.get("#".join(group), ()) if self.apart else ():
+        if self._replicas is not None:
+            self._replicas.setdefault(replica_group(request), {})[lease] = None
+        for name in self.apart.get("#".join(replica_group(request)), ()) if self.apart else ():
             # What is kept for it may be in the failure domain of this one now.
             self.ripe_for(name)
         if request.replicas_min:
+            group = replica_group(request)
             self.floored[group] = self.floored.get(group, 0) + 1
 
-    def unleased(self, state: State, request: Request, lease: str) -> None:
+    def unleased(self, state: State, request: Request, lease: str, holder: str) -> None:
         """Keep it no longer."""
-        holder = holder_of(state, request.tenant, request.project)
-        for kept, name in ((self.held_by, holder), (self.replicas, replica_group(request))):
-            leases = kept[name]  # type: ignore[index]
-            del leases[lease]
-            if not leases:
-                del kept[name]  # type: ignore[arg-type]
-        if holder not in self.held_by:
+        leases = self.held_by[holder]
+        del leases[lease]
+        if not leases:
+            del self.held_by[holder]
             del self.held_in[root_of(state, holder)][holder]
+        if self._replicas is not None:
+            group = replica_group(request)
+            del self._replicas[group][lease]
+            if not self._replicas[group]:
+                del self._replicas[group]
         if request.replicas_min:
             group = replica_group(request)
             self.floored[group] -= 1
@@ -172,6 +177,15 @@ class Index(SupplyIndex):
                 del self.floored[group]
         if self.waiting.any_tagged:
             self.loosen("apart " + "#".join(replica_group(request)))
+
+    def replicas_of(self, state: State, group: tuple[str, str]) -> Iterable[str]:
+        """Return the leases of a task's replicas. Kept from the first time that it is asked."""
+        if self._replicas is None:
+            self._replicas = {}
+            for lease in state.leases.values():
+                mine = replica_group(state.requests[lease.request])
+                self._replicas.setdefault(mine, {})[lease.id] = None
+        return self._replicas.get(group, ())
 
     def tightened(self, state: State, holder: str) -> None:
         """Note that there is less room in a tree: what cannot be had any more blocks nobody."""

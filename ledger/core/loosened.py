@@ -30,8 +30,8 @@ class Loosened:
     __slots__ = (
         "_constrained",
         "_homes",
-        "_limited",
         "_matches",
+        "_replicas",
         "apart",
         "beside",
         "booked",
@@ -48,7 +48,6 @@ class Loosened:
         "plans",
         "relieved",
         "repairs",
-        "replicas",
         "ripe",
         "scores",
         "shaken",
@@ -90,19 +89,19 @@ class Loosened:
         self.unsure: set[str] = set()
         #: Queues in which somebody may no longer be behind another since the last pass.
         self.loosened_queues: set[str] = set()
-        #: Quota -> the leases that count against it; and replicas of a task -> their leases.
+        #: Quota -> the leases that count against it.
         self.held_by: dict[str, dict[str, None]] = {}
         #: Topmost of a tree of quotas -> the quotas in it that leases count against.
         self.held_in: dict[str, dict[str, None]] = {}
-        self.replicas: dict[tuple[str, str], dict[str, None]] = {}
+        #: Replicas of a task -> their leases; None: nobody has asked yet.
+        self._replicas: dict[tuple[str, str], dict[str, None]] | None = None
         #: Replicas of which some must stay -> how many of their leases say so (C25).
         self.floored: dict[tuple[str, str], int] = {}
         #: Device, slice or bare node -> the class and the node under which it is kept.
         self._homes: dict[str, tuple[ClassKey, str]] = {}
         self._matches: dict[tuple[object, ...], tuple[ClassKey, ...]] = {}
-        #: Whether a need with terms was matched; whether a pool is not for all; None: not known.
+        #: Whether a need with terms was matched.
         self._constrained = False
-        self._limited: bool | None = None
         #: Task whose replicas are to be apart -> those of its requests that have a place kept.
         self.apart: dict[str, dict[str, None]] = {}
         #: Devices on which slices could be made.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from ledger.core.state import WHOLE_MILLI, Need
@@ -12,7 +13,9 @@ __all__ = ["need_from_plain", "need_to_plain"]
 
 #: The tenant stands in the request; the others are not plain values.
 _APART = ("mode", "labels", "tenant", "terms")
-_DEFAULTS = tuple((one.name, one.default) for one in fields(Need) if one.name not in _APART)
+_NAMES = tuple(one.name for one in fields(Need) if one.name not in _APART)
+_DEFAULTS = tuple(one.default for one in fields(Need) if one.name not in _APART)
+_values = attrgetter(*_NAMES)
 
 
 def need_to_plain(need: Need) -> dict[str, Any]:
@@ -20,10 +23,10 @@ def need_to_plain(need: Need) -> dict[str, Any]:
     plain: dict[str, Any] = {"mode": need.mode}
     if need.labels:
         plain["labels"] = dict(need.labels)
-    for name, default in _DEFAULTS:
-        value = getattr(need, name)
-        if value != default:
-            plain[name] = value
+    values = _values(need)
+    if values != _DEFAULTS:
+        stated = zip(_NAMES, values, _DEFAULTS, strict=True)
+        plain |= {name: value for name, value, default in stated if value != default}
     if need.terms is not None:
         plain["terms"] = to_plain(need.terms)
     return plain

@@ -70,7 +70,7 @@ def could_fit(state: State, need: Need, key: ClassKey) -> bool:
         return len(state.index.slices[key].free) >= need.count
     cards = state.index.cards[key]
     if need.mode == "whole":
-        return need.count == 0 or cards.most_free() >= need.count
+        return need.count == 0 or any(cards.buckets[need.count :])
     if need.delivery == "vgpu":
         return True
     return cards.most_room() >= need.gpu_milli or cards.most_free() > 0
@@ -90,7 +90,7 @@ def place(
     # What a pool's policy chooses is one place on one node, among all classes of the pool.
     by_device = need.terms is not None and need.terms.by_device
     single = need.mode != "mig" and need.nodes == 1 and not by_device
-    chosen_in = set()
+    chosen_in: set[str] = set()
     classes = state.index.matches(state, need)
     for key in classes:
         pool = key[0]

@@ -15,16 +15,22 @@ An eviction never leaves fewer replicas of a task than its ``replicas_min`` (C25
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop
 from typing import TYPE_CHECKING
 
-from ledger.core.asking import charge_for, over_quota
+from ledger.core.asking import charge_for, over_quota, quota_fits
 from ledger.core.backfill import unpromised_nodes
-from ledger.core.entitlement import all_owed, candidates_for, quota_of, still_borrowed
+from ledger.core.enough import enough
+from ledger.core.entitlement import (
+    all_owed,
+    candidates_for,
+    quota_of,
+    rules_for,
+    still_borrowed,
+)
 from ledger.core.limits import EVICTION_REST_US, MAX_EVICTED_BYTES
 from ledger.core.quota import (
-    GPU,
     add,
     chain,
     holder_of,
@@ -36,11 +42,13 @@ from ledger.core.victims import choose_place
 from ledger.core.waiting import replica_group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ledger.core.asking import Asker
     from ledger.core.placement import Placement
     from ledger.core.quota import Charge
     from ledger.core.rooms import Candidate
-    from ledger.core.state import Need, State
+    from ledger.core.state import State
     from ledger.core.turn import Turn
 
 __all__ = [
@@ -119,12 +127,17 @@ def plan_eviction(state: State, asker: Asker, now_us: int) -> Eviction | None:
     queue = state.queues[asker.key.queue]
     if queue.preemption == "never" and queue.reclaim == "never":
         return None
-    candidates = candidates_for(state, asker, queue)
-    plan = plan_among(state, asker, candidates, now_us) if candidates else None
-    if plan is None and any(one.rule == "reclaim" for one in candidates.values()):
+    rules = rules_for(state, asker, queue)
+    reach = rules.reach()
+    # Most who look for victims cannot have enough, whoever they are; or need only wait.
+    if not reach or not enough(state, asker, reach, now_us) or _ends_already(state, asker, now_us):
+        return None
+    candidates = rules.candidates(reach)
+    plan = _least(state, asker, candidates, now_us)
+    if plan is None and queue.preemption == "any-tenant" and queue.reclaim != "never":
         # Whom it may not reclaim may still be of a lower priority.
         candidates = candidates_for(state, asker, replace(queue, reclaim="never"))
-        plan = plan_among(state, asker, candidates, now_us) if candidates else None
+        plan = _least(state, asker, candidates, now_us)
     return plan
 
 
@@ -132,10 +145,25 @@ def plan_among(
     state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int
 ) -> Eviction | None:
     """Return the least eviction of these leases that lets the request run, or None."""
-    if not _enough(state, asker, candidates, now_us):
+    if not enough(state, asker, candidates, now_us) or _ends_already(state, asker, now_us):
         return None
-    if state.orders and _plan(state, asker, {}, now_us) is not None:
-        # What ends already is enough: it is waited for.
+    return _least(state, asker, candidates, now_us)
+
+
+def _ends_already(state: State, asker: Asker, now_us: int) -> bool:
+    """Say whether what ends already is enough: it is waited for."""
+    if not state.orders:
+        return False
+    if not quota_fits(state, asker.key, now_us) and over_quota(state, asker.key, now_us):
+        # One amount of one resource is asked, wherever the place is, and it is not left.
+        return False
+    return _plan(state, asker, {}, now_us) is not None
+
+
+def _least(
+    state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int
+) -> Eviction | None:
+    if not candidates or not enough(state, asker, candidates, now_us):
         return None
     plan = _plan(state, asker, candidates, now_us)
     if plan is None:
@@ -147,48 +175,6 @@ def plan_among(
         plan = _plan(state, asker, rest, now_us) or plan
     # A place that needs nobody to go is found again when it is free.
     return plan if plan is not None and plan.victims else None
-
-
-#: Among more candidates than this there is mostly a place: counting first does not pay.
-_FEW = 512
-
-
-def _enough(state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int) -> bool:
-    """Say quickly whether there could be room if all of them ended; a yes is no promise."""
-    need = asker.key.need
-    few = len(candidates) <= _FEW
-    if few and need.mode == "whole" and not _could_place(state, need, candidates):
-        return False
-    short = over_quota(state, asker.key, now_us)
-    if short is None or short.resource != GPU:
-        return True
-    root = root_of(state, asker.key.holder)
-    lacks = short.asked - short.available
-    for name in candidates:
-        if root_of(state, quota_of(state, name)) == root:
-            lacks -= state.leases[name].charge_milli
-            if lacks <= 0:
-                return True
-    return False
-
-
-def _could_place(state: State, need: Need, candidates: dict[str, Candidate]) -> bool:
-    """Count, node by node, what is free, ends already, or is held by the candidates."""
-    gains: Counter[str] = Counter()
-    for order in state.orders.values():
-        gains[order.node] += len(order.units)
-    for name in candidates:
-        for part in state.leases[name].parts.values():
-            gains[part.node] += len(part.units)
-    for key in state.index.matches(state, need):
-        cards = state.index.cards[key]
-        nodes = sum(len(bucket) for bucket in cards.buckets[need.count :])
-        for name, gain in gains.items():
-            free = len(cards.free.get(name, ()))
-            nodes += free < need.count <= free + gain
-        if nodes >= need.nodes:
-            return True
-    return False
 
 
 def _doubtful(state: State, plan: Eviction | None) -> tuple[tuple[str, str], ...]:
@@ -247,7 +233,7 @@ def _within_quota(
         needed = set(victims)
         extra = []
         lacks = over(state, asker.key.holder, charge, now_us) is not None
-        for one in sorted(candidates.values(), key=lambda one: one.order) if lacks else ():
+        for one in _in_order(candidates) if lacks else ():
             if over(state, asker.key.holder, charge, now_us) is None:
                 break
             if one.lease not in needed and _helps(state, asker, one, trial):
@@ -271,16 +257,39 @@ def _within_quota(
     return Eviction(place, charge, ruled, bool(extra))
 
 
+def _in_order(candidates: dict[str, Candidate]) -> Iterator[Candidate]:
+    """Yield the candidates, the first to go first: mostly a few of many are wanted."""
+    heap = [(one.order, one.lease) for one in candidates.values()]
+    heapify(heap)
+    while heap:
+        yield candidates[heappop(heap)[1]]
+
+
 def _still_borrowing(
     state: State, asker: Asker, victims: list[str], candidates: dict[str, Candidate]
 ) -> dict[str, Candidate] | None:
     """Return fewer candidates if a quota would lose more than it borrows, else None.
 
     The smallest are taken first, so that only the last may be more than what is
-    borrowed; what was taken while its quota still borrowed remains a candidate.
+    borrowed; what was taken while its quota still borrowed remains a candidate. What a
+    quota borrows of one above it is borrowed also when that one borrows no more: so an
+    order with those of the quotas above first will do, too.
     """
     reclaimed = [name for name in victims if candidates[name].rule == "reclaim"]
     reclaimed.sort(key=lambda name: (state.leases[name].charge_milli, name))
+    fewer = _beyond(state, asker, reclaimed, candidates)
+    if fewer is not None:
+        depth = {name: sum(1 for _ in chain(state, quota_of(state, name))) for name in reclaimed}
+        above_first = sorted(reclaimed, key=lambda name: depth[name])
+        if above_first != reclaimed and _beyond(state, asker, above_first, candidates) is None:
+            return None
+    return fewer
+
+
+def _beyond(
+    state: State, asker: Asker, reclaimed: list[str], candidates: dict[str, Candidate]
+) -> dict[str, Candidate] | None:
+    """Take the leases in this order; return fewer candidates where one borrows no more."""
     trial = _Trial(state)
     try:
         for at, name in enumerate(reclaimed):

@@ -41,9 +41,11 @@ __all__ = [
     "leave",
     "most_ever",
     "over",
+    "over_gpu",
     "quota_name",
     "remove",
     "root_of",
+    "take",
     "total",
 ]
 
@@ -123,9 +125,12 @@ class QuotaAsk:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Over:
-    """The first limit that a charge does not fit under, and the numbers compared."""
+    """The first limit that a charge does not fit under, and the numbers compared.
+
+    Made for most that wait whenever they are looked at, so not frozen (`Charge`).
+    """
 
     quota: str
     resource: str
@@ -232,8 +237,7 @@ def over(state: State, name: str, charge: Charge, now_us: int) -> Over | None:
     """
     quota = state.quotas[name]
     if quota.simple:
-        room = quota.capacity[GPU] - quota.used.get(GPU, 0) - quota.leaving.get(GPU, 0)
-        return None if charge.milli <= room else Over(name, GPU, charge.milli, room)
+        return over_gpu(quota, charge.milli)
     for resource in quota.governed:
         asked = amount(resource, charge)
         if asked:
@@ -248,6 +252,12 @@ def over(state: State, name: str, charge: Charge, now_us: int) -> Over | None:
         if left is not None and asked > left:
             return Over(one.name, "gpu_time", asked, left)
     return None
+
+
+def over_gpu(quota: Quota, milli: int) -> Over | None:
+    """Return the limit of a ``simple`` quota where so much would break it (`over`)."""
+    left = quota.capacity[GPU] - quota.used.get(GPU, 0) - quota.leaving.get(GPU, 0)
+    return None if milli <= left else Over(quota.name, GPU, milli, left)
 
 
 def add(state: State, name: str, charge: Charge) -> None:
@@ -269,6 +279,25 @@ def _add(state: State, name: str, resource: str, more: int) -> None:
         quota.used[resource] = used + more
         more = max(0, more - covered)
         at = quota.parent
+
+
+def take(state: State, name: str, charge: Charge) -> Over | None:
+    """Count the charge as `add` does; where a limit forbids it, return that and count nothing."""
+    quota = state.quotas[name]
+    if quota.simple:
+        used = quota.used.get(GPU, 0)
+        left = quota.capacity[GPU] - used
+        if charge.milli > left:
+            return Over(name, GPU, charge.milli, left)
+        quota.used[GPU] = used + charge.milli
+        return None
+    for resource in quota.governed:
+        asked = amount(resource, charge)
+        room = available(state, name, resource) if asked else None
+        if room is not None and asked > room:
+            return Over(name, resource, asked, room)
+    add(state, name, charge)
+    return None
 
 
 def remove(state: State, name: str, charge: Charge) -> None:
@@ -296,14 +325,19 @@ def borrowing(state: State, name: str, below: frozenset[str]) -> frozenset[str]:
     borrower is not borrowed between the two. Only resources for which the quota's
     leases count: whoever is evicted must give something of them back.
     """
-    found = set()
-    for quota in chain(state, name):
-        if quota.name in below:
-            break
+    found: set[str] | None = None
+    at: str | None = name
+    while at is not None and at not in below:
+        quota = state.quotas[at]
         for resource, capacity in quota.capacity.items():
             if quota.used.get(resource, 0) > capacity:
+                found = found or set()
                 found.add(resource)
-    return frozenset(found.intersection(state.quotas[name].governed)) if found else frozenset()
+        at = quota.parent
+    return _NOTHING if found is None else frozenset(found.intersection(state.quotas[name].governed))
+
+
+_NOTHING: frozenset[str] = frozenset()
 
 
 def entitled(state: State, name: str, charge: Charge, below: frozenset[str]) -> bool:

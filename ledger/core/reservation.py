@@ -21,6 +21,7 @@ from ledger.core.quota import add, holder_of, over, remove
 from ledger.core.room import free_memory, free_milli
 from ledger.core.rooms import ending
 from ledger.core.state import WHOLE_MILLI, Part
+from ledger.core.vgpu import vgpu_fits
 from ledger.core.waiting import shape_key
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _has_room(state: State, request: Request, device: Device) -> bool:
     need = request.need
     if need.mode == "whole":
         return not device.holds
-    roomy = free_memory(state, device) >= need.memory_mib
+    roomy = free_memory(state, device) >= need.memory_mib and vgpu_fits(device, need)
     return roomy and free_milli(device) >= need.gpu_milli
 
 

@@ -10,11 +10,10 @@ and giving are one decision: nothing can come between them.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.advance import within_time
-from ledger.core.asking import Asker, memory_of, over_quota, quota_fits, turn_order
+from ledger.core.asking import memory_of, over_quota, quota_fits
 from ledger.core.backfill import allowed_nodes, drop_broken, drop_plan, plan_for
 from ledger.core.decide_partition import partition_for
 from ledger.core.isolation import given_by, isolation_of
@@ -25,10 +24,11 @@ from ledger.core.placement import Placement, Shortfall, charge_of, place, shortf
 from ledger.core.preemption import evict_for
 from ledger.core.quota import GPU, available, most_ever
 from ledger.core.reservation import settle_reserved
-from ledger.core.turns import look_at
+from ledger.core.turns import Turns
 
 if TYPE_CHECKING:
-    from ledger.core.state import Need, Request, State
+    from ledger.core.asking import Asker
+    from ledger.core.state import Request, State
     from ledger.core.turn import Turn
     from ledger.core.waiting import ShapeKey
 
@@ -123,6 +123,7 @@ def _holds_back(state: State, earlier: ShapeKey, holder: str, now_us: int) -> bo
 
 def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> None:
     """Lease the place to the request."""
+    state, need, terms = turn.state, request.need, request.need.terms
     attempt = request.attempt + 1
     event: dict[str, Any] = {
         "type": "lease.granted",
@@ -132,7 +133,7 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> Non
         "charge_milli": found.charge_milli,
         "parts": [{"node": node, "units": list(units)} for node, units in found.parts],
         "model": found.of_class[1],
-        "memory_mib": memory_of(turn.state, found, request.need),
+        "memory_mib": memory_of(state, found, need),
         "why": {
             "rule": rule or found.rule,
             "pool": found.of_class[0],
@@ -140,18 +141,18 @@ def grant(turn: Turn, request: Request, found: Placement, rule: str = "") -> Non
             "waited_us": turn.now_us - request.received_us,
         },
     }
-    if request.need.terms is not None:
-        event |= evidence_of(turn.state, request.need, [node for node, _ in found.parts])
+    if terms is not None:
+        event |= evidence_of(state, need, [node for node, _ in found.parts])
         for part in event["parts"]:
-            part.update(given_by(turn.state, request.need, part["units"]))
-        if request.need.terms.route:
-            event["why"]["route"] = request.need.terms.route
-    if request.need.mode == "share":
-        event |= isolation_of(turn.state, request.need, found.parts[0][0])
+            part.update(given_by(state, need, part["units"]))
+        if terms.route:
+            event["why"]["route"] = terms.route
+    if need.mode == "share":
+        event |= isolation_of(state, need, found.parts[0][0])
     if request.max_run_us is not None:
         # Time held over all attempts counts, waiting between them does not (C31).
         event["due_us"] = turn.now_us + max(0, request.max_run_us - request.used_us)
-    within = turn.state.reservations.get(request.reservation or "")
+    within = state.reservations.get(request.reservation) if request.reservation else None
     if within is not None:
         event["due_us"] = min(within.end_us, event.get("due_us", within.end_us))
     turn.emit(event)
@@ -200,43 +201,24 @@ def run_pass(turn: Turn) -> None:
 
 def _serve_line(turn: Turn, most: int) -> int:
     """Serve those for whom something was loosened, in order of turn; return how much was given."""
-    state, now_us = turn.state, turn.now_us
-    shapes, may_make_room = look_at(state)
-    state.index.settle()
-    #: Nothing becomes free in a pass: where one found no place, who needs the same finds none.
-    placeless: set[Need] = set()
-    heads = [
-        (turn_order(state, one.key, one.head[0], now_us), one.head[1], at)
-        for at, one in enumerate(shapes)
-    ]
-    heapify(heads)
-    given = 0
-    while heads and given <= most:
-        order, name, at = heappop(heads)
-        shape = shapes[at]
-        may = shape.key in may_make_room
-        if not may and shape.key.need in placeless:
-            continue
-        now_order = turn_order(state, shape.key, shape.head[0], now_us)
-        if order < now_order:
-            # Somebody of its quota was served in this pass: others come first now.
-            heappush(heads, (now_order, name, at))
-            continue
-        weight = _serve(turn, Asker(shape.key, shape.head[0], name), placeless, may=may)
+    turns = Turns(turn.state, turn.now_us)
+    turn.state.index.settle()
+    given = weight = 0
+    while given <= most and (one := turns.next(served=weight > 0)) is not None:
+        asker, may = one
+        weight = _serve(turn, asker, turns, may=may)
         given += weight
-        if weight and shape.line:
-            head = (turn_order(state, shape.key, shape.head[0], now_us), shape.head[1], at)
-            heappush(heads, head)
     return given
 
 
-def _serve(turn: Turn, asker: Asker, placeless: set[Need], *, may: bool) -> int:
+def _serve(turn: Turn, asker: Asker, turns: Turns, *, may: bool) -> int:
     """Grant the request a place, or make room for it if it may; return the weight of that."""
     request = turn.state.requests[asker.request]
     found = examine(turn.state, asker, turn.now_us)
     if isinstance(found, str):
-        if found == "no_capacity":
-            placeless.add(asker.key.need)
+        if found == "no_capacity" and asker.key.need.mode != "mig":
+            # A slice may be made for one of shorter run, or of more quota, where none is free.
+            turns.no_place(asker.key.need)
         before = len(turn.events)
         if (may or asker.key.need.mode == "mig") and make_room(turn, asker, found):
             units = sum(len(units) for units in request.kept.values())

@@ -331,6 +331,8 @@ class State:
     arrivals: int = 0
     #: A pass over the waiting line was cut short; the next decision goes on with it.
     pass_cut: bool = False
+    #: Some pool is not for every mode and tenant: worked out when a pool is applied.
+    pools_limited: bool = False
     pools: dict[str, Pool] = field(default_factory=dict)
     workloads: dict[str, Workload] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
-from ledger.core.constraints import class_serves, pool_serves, pools_limited
+from ledger.core.constraints import class_serves, pool_serves
 from ledger.core.loosened import Loosened
 from ledger.core.makers import offer
 from ledger.core.places import (
@@ -22,7 +22,6 @@ from ledger.core.places import (
     slice_class,
     smallest,
 )
-from ledger.core.room import free_milli
 from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class SupplyIndex(Loosened):
     def classes_changed(self, state: State) -> None:
         """Forget which classes a need matches: one came or went, or a pool's labels changed."""
         self._matches.clear()
-        self._constrained, self._limited = False, None
+        self._constrained = False
         self.waiting.reclassify(lambda need: self.matches(state, need))
         self.freed.update(self.cards)
         self.freed.update(self.slices)
@@ -66,9 +65,7 @@ class SupplyIndex(Loosened):
         memory = 0 if wanted else need.memory_mib
         bare = need.count == 0
         any_mig = not wanted and need.mode == "mig"
-        if self._limited is None:
-            self._limited = pools_limited(state)
-        limits = (need.mode, need.tenant) if self._limited else None
+        limits = (need.mode, need.tenant) if state.pools_limited else None
         key = (need.pool, need.labels, need.models, memory, wanted, bare, any_mig,
                need.compute_slices, need.terms and (need.terms, need.count), limits)  # fmt: skip
         found = self._matches.get(key)
@@ -116,6 +113,8 @@ class SupplyIndex(Loosened):
     def refresh(self, state: State, node: Node, uuids: Iterable[str]) -> None:
         """Bring the node's named devices and their slices up to date."""
         name = node.name
+        makers = self.makers
+        in_use = node.open
         before: dict[ClassKey, int] = {}
         for uuid in uuids:
             device = state.devices[uuid]
@@ -128,7 +127,9 @@ class SupplyIndex(Loosened):
             if key not in before:
                 before[key] = len(free)
             able = (
-                usable(node, device)
+                in_use
+                and device.health == "healthy"
+                and device.quarantine is None
                 and not device.mig_enabled
                 and not device.slices
                 and device.kept_for is None
@@ -146,7 +147,6 @@ class SupplyIndex(Loosened):
                 self._refresh_room(cards, key, device, able=able)
             for item in device.slices:
                 self.refresh_slice(state, node, device, state.slices[item])
-            makers = self.makers
             planned = uuid in makers.offers or uuid in makers.pending
             if planned or device.geometry is not None or device.mig_pending:
                 self._refresh_maker(state, node, device)
@@ -170,11 +170,13 @@ class SupplyIndex(Loosened):
     def _refresh_room(self, cards: Cards, key: ClassKey, device: Device, *, able: bool) -> None:
         """Follow the room on a device that shares hold in part."""
         uuid = device.uuid
-        room = free_milli(device) if able and device.holds else 0
-        if any(one.vgpu_type for one in device.holds.values()):
-            # There is room for its own kind at most, which is looked for device by device.
-            room = 0
-            self.freed.add(key)
+        room = WHOLE_MILLI if able and device.holds else 0
+        for one in device.holds.values():
+            room -= one.milli
+            if one.vgpu_type:
+                # There is room for its own kind at most, which is looked for device by device.
+                room = -WHOLE_MILLI
+                self.freed.add(key)
         if room > 0:
             if room >= cards.room.get(uuid, 0):
                 self.freed.add(key)

@@ -52,6 +52,8 @@ def template_for(state: State, asked: RequestSubmit) -> Template | None:
 
     None when there is none of that name, or no default.
     """
+    if not state.templates:
+        return None
     if asked.template is not None:
         return state.templates.get(asked.template)
     for template in state.templates.values():

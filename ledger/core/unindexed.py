@@ -44,10 +44,10 @@ class Unindexed(Index):
     def kept(self, request: Request, sign: int) -> None:
         """Follow nothing."""
 
-    def leased(self, state: State, request: Request, lease: str) -> None:
+    def leased(self, state: State, request: Request, lease: str, holder: str) -> None:
         """Follow nothing."""
 
-    def unleased(self, state: State, request: Request, lease: str) -> None:
+    def unleased(self, state: State, request: Request, lease: str, holder: str) -> None:
         """Follow nothing."""
 
     def relieve(self, state: State, holder: str) -> None:

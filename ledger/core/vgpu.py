@@ -14,7 +14,7 @@ from ledger.core.room import free_memory
 from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from ledger.core.places import ClassKey
     from ledger.core.state import Device, Need, State
@@ -63,16 +63,17 @@ def offers_vgpu(device: Device, need: Need) -> bool:
     return (need.memory_mib, terms.vgpu_most, terms.vgpu_type) in facts.vgpu_types
 
 
-def vgpu_fits(device: Device, need: Need) -> bool:
-    """Say whether what is on the device lets the need on it: vGPUs of one type, or none."""
+def vgpu_fits(device: Device, need: Need, gone: Collection[str] = ()) -> bool:
+    """Say whether what is on the device lets the need on it: vGPUs of one type, or none.
+
+    ``gone`` are the leases that do not count.
+    """
     terms = need.terms
+    there = [hold.vgpu_type for name, hold in device.holds.items() if name not in gone]
     if terms is None or terms.delivery != "vgpu":
-        return not any(one.vgpu_type for one in device.holds.values())
-    return (
-        offers_vgpu(device, need)
-        and len(device.holds) < terms.vgpu_most
-        and all(hold.vgpu_type == terms.vgpu_type for hold in device.holds.values())
-    )
+        return not any(there)
+    fits = len(there) < terms.vgpu_most and all(name == terms.vgpu_type for name in there)
+    return fits and offers_vgpu(device, need)
 
 
 def vgpu_spot(

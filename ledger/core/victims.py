@@ -8,20 +8,18 @@ latest granted first). What turns out not to be needed is dropped again (Q6).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from heapq import heapify, heappop
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from ledger.core.constraints import narrowed
-from ledger.core.index import usable
 from ledger.core.picking import Apart
 from ledger.core.placement import Placement
-from ledger.core.places import slice_class
 from ledger.core.room import share_memory
 from ledger.core.rooms import Room, host_would_fit
 from ledger.core.state import WHOLE_MILLI
 from ledger.core.vgpu import vgpu_fits
+from ledger.core.victim_slices import slices_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -99,7 +97,7 @@ def _nearby(
         members = {node.name for node in state.nodes.values() if node.pool == key[0]}
         return [name for name in members if allowed(name)]
     cards = state.index.cards[key]
-    found = _ending_on(state)
+    found = set(_ending_on(state))
     for name in candidates:
         found.update(state.leases[name].parts)
     free = 0
@@ -115,19 +113,24 @@ def _nearby(
     return [name for name in sorted(found) if name in cards.members and allowed(name)]
 
 
-def _ending_on(state: State) -> set[str]:
-    """Return the nodes where something is being cleaned, or is held by a lease that stops.
+def _ending_on(state: State) -> dict[str, int]:
+    """Return the nodes where something is being cleaned, or held by a lease that stops; how much.
 
     A part of a gang that has ended holds its devices until the last one has, without an
     order of its own; and a device may have been moved since.
     """
-    found: set[str | None] = set()
+    units: dict[str, None] = {}
     for order in state.orders.values():
+        units.update(dict.fromkeys(order.units))
         lease = state.leases.get(order.lease)
-        parts = lease.parts.values() if lease is not None else ()
-        units = [*order.units, *(unit for part in parts for unit in part.units)]
-        found.update(state.whereabouts(unit) for unit in units)
-    return {node for node in found if node is not None}
+        for part in lease.parts.values() if lease is not None else ():
+            units.update(dict.fromkeys(part.units))
+    found: dict[str, int] = {}
+    for unit in units:
+        node = state.whereabouts(unit)
+        if node is not None:
+            found[node] = found.get(node, 0) + 1
+    return found
 
 
 def _one_victim(
@@ -141,17 +144,30 @@ def _one_victim(
 
     Looking at them in order ends at the first, where a look at every node would not.
     """
-    ending_on = sorted(_ending_on(state) & set(nearby))
-    free = [node for node in nearby if state.index.cards[key].free[node]]
-    for room in _FINDERS[need.mode](state, need, key, {}, [*free, *ending_on]):
+    known = set(nearby)
+    ending = _ending_on(state)
+    free = state.index.cards[key].free
+    least = need.count if need.mode == "whole" else 0
+
+    def enough(node: str, more: int) -> bool:
+        """Say whether the node could do with so many devices more; a yes is no promise."""
+        return len(free[node]) + ending.get(node, 0) + more >= least
+
+    there = [node for node in nearby if free[node] and enough(node, 0)]
+    there += [node for node in sorted(known.intersection(ending)) if enough(node, 0)]
+    for room in _FINDERS[need.mode](state, need, key, {}, there):
         return room
     heap = [(one.order, one.lease) for one in candidates.values()]
     heapify(heap)
-    known = set(nearby)
     while heap:
         _, name = heappop(heap)
-        nodes = sorted(node for node in state.leases[name].parts if node in known)
-        for room in _FINDERS[need.mode](state, need, key, {name: candidates[name]}, nodes):
+        parts = state.leases[name].parts.values()
+        nodes = [
+            one.node for one in parts if one.node in known and enough(one.node, len(one.units))
+        ]
+        if not nodes:
+            continue
+        for room in _FINDERS[need.mode](state, need, key, {name: candidates[name]}, sorted(nodes)):
             if room.victims:
                 return room
     return None
@@ -186,14 +202,15 @@ def _usable_nodes(state: State, key: ClassKey, members: Iterable[str]) -> list[N
 
 
 def _devices(state: State, node: Node, key: ClassKey) -> list[Device]:
-    """Return the node's devices of the class that could be leased once nothing holds them."""
+    """Return the open node's devices of the class that could be leased once nothing holds them."""
     return [
         device
-        for uuid in node.devices
-        if (device := state.devices[uuid]).model == key[1]
+        for device in map(state.devices.__getitem__, node.devices)
+        if device.kept_for is None
+        and device.quarantine is None
+        and device.health == "healthy"
+        and device.model == key[1]
         and device.memory_mib == key[2]
-        and usable(node, device)
-        and device.kept_for is None
     ]
 
 
@@ -220,30 +237,47 @@ def _whole(
     names: Iterable[str],
 ) -> Iterable[Room]:
     for node in _usable_nodes(state, key, names):
-        by_lease: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for device in _devices(state, node, key):
-            if device.mig_enabled or device.slices:
-                continue
-            holders = _holders(state, device, candidates)
-            if holders is not None:
-                by_lease[tuple(sorted(holders))].append(device.uuid)
-        free = by_lease.pop((), [])
-        groups = sorted(
-            by_lease.items(),
-            key=lambda one: (len(one[0]), -len(one[1]), _worst(one[0], candidates)),
-        )
-        victims: dict[str, None] = {}
+        free, by_lease = _held_on(state, node, key, candidates)
         units = free[: need.count]
-        for going, uuids in groups:
+        lacks = need.count - len(units)
+        if lacks > sum(map(len, by_lease.values())):
+            continue
+        victims: dict[str, None] = {}
+        for going, uuids in _groups(by_lease, candidates) if lacks else ():
             if len(units) >= need.count:
                 break
             victims.update(dict.fromkeys(going))
             units += uuids[: need.count - len(units)]
-        if len(units) < need.count:
-            continue
         needed = _without_needless(victims, units, by_lease, free, need.count)
         if host_would_fit(state, node, need, needed[0]):
             yield Room(needed[0], ((node.name, needed[1]),))
+
+
+def _held_on(
+    state: State, node: Node, key: ClassKey, candidates: Mapping[str, Candidate]
+) -> tuple[list[str], dict[tuple[str, ...], list[str]]]:
+    """Return the node's whole devices that are or become free, and those that candidates hold."""
+    free = []
+    by_lease: dict[tuple[str, ...], list[str]] = {}
+    for device in _devices(state, node, key):
+        if device.mig_enabled or device.slices:
+            continue
+        holders = _holders(state, device, candidates) if device.holds else []
+        if holders:
+            by_lease.setdefault(tuple(sorted(holders)), []).append(device.uuid)
+        elif holders is not None:
+            free.append(device.uuid)
+    return free, by_lease
+
+
+def _groups(
+    by_lease: Mapping[tuple[str, ...], list[str]], candidates: Mapping[str, Candidate]
+) -> list[tuple[tuple[str, ...], list[str]]]:
+    """Order devices by who holds them: few holders, many devices, the least dear first."""
+    return sorted(
+        by_lease.items(),
+        key=lambda one: (len(one[0]), -len(one[1]), _worst(one[0], candidates)),
+    )
 
 
 def _without_needless(
@@ -287,13 +321,15 @@ def _make_share(
     state: State, device: Device, need: Need, candidates: Mapping[str, Candidate]
 ) -> tuple[str, ...] | None:
     """Return the fewest holders of the device whose end leaves room for the share."""
-    if not vgpu_fits(device, need):
+    ending = [name for name, hold in device.holds.items() if hold.cleaning
+              or state.leases[name].state == "stopping"]  # fmt: skip
+    if not vgpu_fits(device, need, ending):
         # Whatever went first, the others would still be there beside it.
         return None
     milli, mib = WHOLE_MILLI, share_memory(state, device)
     able = []
     for name, hold in device.holds.items():
-        if hold.cleaning or state.leases[name].state == "stopping":
+        if name in ending:
             continue
         milli -= hold.milli
         mib -= hold.mib
@@ -316,71 +352,4 @@ def _make_share(
     return tuple(name for name, _, _ in victims)
 
 
-def _mig(
-    state: State,
-    need: Need,
-    key: ClassKey,
-    candidates: Mapping[str, Candidate],
-    names: Iterable[str],
-) -> Iterable[Room]:
-    """Look at each node alone, and at all together: the slices there are, and who has them."""
-    looked_at = frozenset(names)
-    by_node: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for item in state.slices.values():
-        device = state.devices[item.device]
-        node = state.nodes[device.node]
-        if (
-            node.name not in looked_at
-            or slice_class(node, device, item) != key
-            or not usable(node, device)
-            or item.quarantine is not None
-            or item.order is not None
-        ):
-            continue
-        if item.kept_for is not None or device.holds:
-            continue
-        ending = item.lease is None or item.cleaning or state.leases[item.lease].state == "stopping"
-        holder = "" if ending else item.lease or ""
-        if not holder or holder in candidates:
-            by_node[node.name][holder].append(item.id)
-    together: dict[str, list[str]] = defaultdict(list)
-    for name, held in sorted(by_node.items()):
-        for units in held.values():
-            # The order in which they came is not the one in which a snapshot gives them.
-            units.sort()
-        room = _slices_of(state, held, need, candidates)
-        if room is not None and host_would_fit(state, state.nodes[name], need, room.victims):
-            yield room
-        if host_would_fit(state, state.nodes[name], need, ()):
-            for holder, units in held.items():
-                together[holder] += units
-    room = _slices_of(state, together, need, candidates)
-    if room is not None and len(room.parts) > 1:
-        yield room
-
-
-def _slices_of(
-    state: State,
-    held: Mapping[str, list[str]],
-    need: Need,
-    candidates: Mapping[str, Candidate],
-) -> Room | None:
-    """Choose slices by their holders, nobody's first, then whoever has most of them."""
-    units = held.get("", [])[: need.count]
-    victims = []
-    for holder in sorted(
-        (name for name in held if name), key=lambda one: (-len(held[one]), candidates[one].order)
-    ):
-        if len(units) >= need.count:
-            break
-        victims.append(holder)
-        units += held[holder][: need.count - len(units)]
-    if len(units) < need.count:
-        return None
-    parts: dict[str, list[str]] = {}
-    for unit in units:
-        parts.setdefault(state.devices[state.slices[unit].device].node, []).append(unit)
-    return Room(tuple(victims), tuple((node, tuple(names)) for node, names in parts.items()))
-
-
-_FINDERS = {"whole": _whole, "share": _share, "mig": _mig}
+_FINDERS = {"whole": _whole, "share": _share, "mig": slices_for}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.world import NODES, QUEUES, QUOTAS, SLICES, TEAMS, UUIDS
+from tests.simulation.asks import drawn_ask, drawn_terms
+from tests.world import NODES, PARTED, QUEUES, QUOTAS, SLICES, TEAMS, UUIDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,13 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"health": "healthy"},
     {"health": "healthy"},
     *({"slices": slices} for slices in SLICES),
+    {"nvlink_domain": "l1"},
+    {"iommu_group": "3"},
+    {"encoder_sessions": 1},
+    {"encoder_sessions": 0, "decoder_sessions": 0},
+    {"vgpu_types": []},
+    {"vgpu_types": [{"type": "thirds", "most": 3, "memory_mib": 20_000}]},
+    {"architecture": "blackwell"},
 )
 _LIMITS: tuple[tuple[dict[str, Any], ...], ...] = (
     (),
@@ -46,30 +54,6 @@ def _pick(random: Random) -> int:
 
 def _any(random: Random) -> int:
     return random.randrange(5_000)
-
-
-def _ask(random: Random) -> dict[str, Any]:
-    mode = random.choice(("whole", "whole", "whole", "share", "mig"))
-    ask: dict[str, Any] = {"mode": mode}
-    if mode == "share":
-        ask["gpu_milli"] = random.choice((1, 300, 500, 1000))
-        if random.random() < 0.3:
-            ask["memory_mib"] = random.choice((10_000, 50_000))
-    elif mode == "mig":
-        ask["profile"] = random.choice(("1g.10gb", "1g.10gb", "3g.40gb"))
-        ask["count"] = random.randint(1, 3)
-    else:
-        ask["count"] = random.choice((0, 1, 1, 1, 2, 2))
-        ask["nodes"] = random.choice((1, 1, 1, 2, 2, 3))
-        if random.random() < 0.1:
-            ask["memory_mib"] = 30_000
-    if random.random() < 0.2:
-        ask["models"] = random.choice((["H100"], ["A10"], ["H100", "A10"]))
-    if random.random() < 0.1:
-        ask["pool"] = random.choice(("main", "side"))
-    if random.random() < 0.1:
-        ask["labels"] = {"zone": "1"}
-    return ask
 
 
 _MORE: dict[str, tuple[float, tuple[Any, ...]]] = {
@@ -104,7 +88,7 @@ def _submit(random: Random) -> Act:
         random.choice(("task", "web", "web", f"job{random.randrange(9)}")),
         random.choice(("training", "online-inference", "evaluation")),
     )
-    return "submit", (who, _ask(random), _some(random, _MORE), task), {}
+    return "submit", (who, drawn_ask(random), _some(random, _MORE) | drawn_terms(random), task), {}
 
 
 _QUEUE: dict[str, tuple[float, tuple[Any, ...]]] = {
@@ -158,16 +142,60 @@ def _with(name: str, *choices: Any, **words: Any) -> Callable[[Random], Act]:
     return drawn
 
 
+_ROUTES = tuple(
+    [{"when": "latency-sensitive", "mode": one}, {"when": "elastic", "mode": other}]
+    for one, other in (("mig", "share"), ("whole", "mig"), ("share", "whole"))
+)
+_POOL: dict[str, tuple[float, tuple[Any, ...]]] = {
+    "partition": (0.8, ("create", "create", "relayout", "relayout", "never")),
+    "memory_overcommit_permille": (0.4, (1000, 1500, 2000)),
+    "slices_warning": (0.2, (0, 2)),
+    "allowed_modes": (0.05, (["whole", "share", "mig"], ["vgpu", "passthrough", "whole"])),
+    "allowed_tenants": (0.05, (["t", "u"], ["v", "t"])),
+    "routing": (0.6, _ROUTES),
+}
+
+
+def _rules(random: Random) -> dict[str, Any]:
+    return _some(random, _POOL)
+
+
 _BOTH = (False, True)
 _RARELY = (False, False, False, True)
 _MOSTLY = (True, True, True, False)
 _TASK = ("started", "completed", "completed", "failed", "stopped", "idle", "busy")
 _HEALTH = ("healthy", "healthy", "unhealthy", "unknown", "gone")
 
+_PLACES: tuple[dict[str, Any], ...] = (
+    {"labels": {"rack": "r1"}},
+    {"labels": {"rack": "r2"}},
+    {"labels": {}},
+    {"driver": "535.1"},
+    {"driver": "550.100"},
+    {"driver": None},
+)
+_RUNS = (
+    {"architectures": ["hopper"]},
+    {"architectures": ["ampere", "hopper"], "driver_min": "550.9"},
+    {"driver_min": "550.60", "frameworks": ["jax"]},
+)
+_TYPES = ("training", "online-inference", "evaluation")
+_TEMPLATES = (
+    {"defaults": {"queue": "q", "ask": {"mode": "share", "gpu_milli": 300}, "preemptible": True}},
+    {"default": True, "defaults": {"queue": "fill", "max_run_s": 200}, "limits": {"max_gpus": 2}},
+    {"defaults": {"priority": 3}, "limits": {"max_run_s": 300, "max_priority": 5}},
+    {"defaults": {"queue": "q"}, "required": ["max_run_s"], "limits": {"modes": ["whole", "mig"]}},
+    {"default": True, "defaults": {"retries": 2, "queue": "fair"}, "limits": {"max_run_s": 500}},
+)
+_NAMES = ("x", "x", "y")
+_MUCH = ((1, 1), (1, 1), (2, 1), (1, 2))
+_WHEN = ((0, 300), (0, 2_000), (100, 600), (600, 600), (2_000, 1_000))
+_OF: tuple[dict[str, Any], ...] = ({}, {}, {"models": ["H100"]}, {"pool": "side"})
+
 #: Kind of act -> (weight, drawer, what of the world must not be empty).
 _ACTS: dict[str, tuple[tuple[int, Callable[[Random], Act], str], ...]] = {
     "demand": (
-        (24, _submit, ""),
+        (32, _submit, ""),
         (1, _with("submit_again", _pick, other=_BOTH), "submitted"),
         (3, _with("cancel", _any, wrong=_RARELY), "submitted"),
         (1, _with("cancel_reserved", _pick), ""),
@@ -176,11 +204,19 @@ _ACTS: dict[str, tuple[tuple[int, Callable[[Random], Act], str], ...]] = {
         (12, _with("task", _pick, _TASK), "leases"),
         (10, _with("answer", _pick, done=_MOSTLY, old=_RARELY), "orders"),
         (12, _with("answer_all"), "orders"),
+        (
+            3,
+            _with(
+                "link", ("n1", "n1", "n2", "n3"), NODES, (10, 50, 500), (100, 1_000), (20, 3_000)
+            ),
+            "",
+        ),
         (10, _with("time", (-100, 0, 1, 10, 40, 150, 700)), ""),
     ),
     "faults": (
         (4, _with("inventory", NODES, boot=(False, False, True)), ""),
-        (2, _with("move", UUIDS, (*NODES, ""), tell=_BOTH), ""),
+        (2, _with("move", (*UUIDS, *PARTED), (*NODES, ""), tell=_BOTH), ""),
+        (2, _with("meddle", tuple(PARTED), _pick, tell=_BOTH), ""),
         (3, _with("change", UUIDS, _CHANGES), ""),
         (4, _with("hear", NODES, ("silent", "back", "back")), ""),
         (3, _with("health", _pick, _HEALTH), ""),
@@ -188,16 +224,24 @@ _ACTS: dict[str, tuple[tuple[int, Callable[[Random], Act], str], ...]] = {
         (1, _with("repool", NODES, ("main", "main", "side", "new")), ""),
         (1, _with("odd", NODES, ("agent", "boot", "epoch", "cpu")), ""),
         (1, _with("reclaim", _pick), "leases"),
-        (4, _with("clear", UUIDS), ""),
+        (4, _with("clear", (*UUIDS, *PARTED)), ""),
         (4, _with("mode", NODES, ("online", "online", "draining", "maintenance")), ""),
-        (1, _with("pool", ("main", "side", "new"), ("1", "2"), (0, 10, 200)), ""),
+        (1, _with("pool", ("main", "side", "new"), ("1", "2"), (0, 10, 200), _rules), ""),
+        (1, _with("layout", tuple(PARTED), _pick, (0, 1, 2, 3, 7)), ""),
         (1, _with("repair"), ""),
+        (1, _with("where", NODES, _PLACES), ""),
     ),
     "policy": (
         (4, _quota, ""),
         (1, _with("quota_ask", (0, 1, 2, 3, 4, 5), (1_000, 5_000, 30_000)), ""),
         (1, _with("quota_answer", _pick, ("op", "boss"), approve=_MOSTLY), "asks"),
         (3, _queue, ""),
+        (2, _with("pool", ("main", "main", "side"), ("1",), (60, 200), _rules), ""),
+        (1, _with("licence", ("one", "two"), (0, 1, 2, 5)), ""),
+        (1, _with("compatibility", ("m1", "m2"), _RUNS), ""),
+        (1, _with("template", ("small", "large"), _TYPES, _TEMPLATES), ""),
+        (3, _with("reserve", _NAMES, ("t", "u", "v"), _MUCH, _WHEN, _OF), ""),
+        (1, _with("unreserve", _NAMES), ""),
     ),
 }
 #: How often each kind comes: a busy cell, one whose rules change, one that falls apart.
