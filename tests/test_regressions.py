@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.core import preemption
 from ledger.core.decide import decide
-from ledger.core.digest import load_fold, save_fold
+from ledger.core.digest import digest, load_fold, save_fold
+from ledger.core.fold import Fold
 from ledger.core.invariants import check
 from ledger.core.limits import MAX_QUOTA_DEPTH
 from ledger.core.quota import GPU, available, budget_left
@@ -725,3 +726,24 @@ def test_v1_a_slice_is_made_for_one_of_a_shorter_run_behind_one_who_may_not() ->
     cell.health("GPU-m", "healthy")
 
     assert ("queued", "reserved") == (_state_of(cell, "long"), _state_of(cell, "short"))
+
+
+# -- reading a log -------------------------------------------------------------------
+
+
+def test_s2_a_reader_follows_replicas_that_are_to_be_apart() -> None:
+    """Who reads a log keeps no index; who is apart from whom is judged there all the same."""
+    cell = _cell()
+    for number in range(3):
+        cell.node(f"n{number}", [device(f"GPU-{number}")])
+    ask = {"mode": "whole", "spread": "node"}
+    cell.submit("a", task={"id": "web"})
+    cell.submit("b", ask, task={"id": "web"})
+    cell.release(cell.lease("a").id)
+    cell.answer_all_orders()
+    cell.submit("c", ask, task={"id": "web"})
+
+    reader = Fold().reading()
+    for offset, value in enumerate(cell.records):
+        reader.apply(offset, value)
+    assert digest(reader.cells) == cell.digest()

@@ -149,8 +149,7 @@ class Index(SupplyIndex):
             leases = self.held_by[holder] = {}
             self.held_in.setdefault(root_of(state, holder), {})[holder] = None
         leases[lease] = None
-        if self._replicas is not None:
-            self._replicas.setdefault(replica_group(request), {})[lease] = None
+        self._replica(request, lease, here=True)
         for name in self.apart.get("#".join(replica_group(request)), ()) if self.apart else ():
             # What is kept for it may be in the failure domain of this one now.
             self.ripe_for(name)
@@ -165,11 +164,7 @@ class Index(SupplyIndex):
         if not leases:
             del self.held_by[holder]
             del self.held_in[root_of(state, holder)][holder]
-        if self._replicas is not None:
-            group = replica_group(request)
-            del self._replicas[group][lease]
-            if not self._replicas[group]:
-                del self._replicas[group]
+        self._replica(request, lease, here=False)
         if request.replicas_min:
             group = replica_group(request)
             self.floored[group] -= 1
@@ -177,6 +172,17 @@ class Index(SupplyIndex):
                 del self.floored[group]
         if self.waiting.any_tagged:
             self.loosen("apart " + "#".join(replica_group(request)))
+
+    def _replica(self, request: Request, lease: str, *, here: bool) -> None:
+        if self._replicas is None:
+            return
+        group = replica_group(request)
+        if here:
+            self._replicas.setdefault(group, {})[lease] = None
+            return
+        del self._replicas[group][lease]
+        if not self._replicas[group]:
+            del self._replicas[group]
 
     def replicas_of(self, state: State, group: tuple[str, str]) -> Iterable[str]:
         """Return the leases of a task's replicas. Kept from the first time that it is asked."""

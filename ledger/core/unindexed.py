@@ -44,11 +44,13 @@ class Unindexed(Index):
     def kept(self, request: Request, sign: int) -> None:
         """Follow nothing."""
 
-    def leased(self, state: State, request: Request, lease: str, holder: str) -> None:
-        """Follow nothing."""
+    def leased(self, state: State, request: Request, lease: str, holder: str) -> None:  # noqa: ARG002
+        """Follow replicas alone, once they are asked for: a rule of the fold looks at them."""
+        self._replica(request, lease, here=True)
 
-    def unleased(self, state: State, request: Request, lease: str, holder: str) -> None:
-        """Follow nothing."""
+    def unleased(self, state: State, request: Request, lease: str, holder: str) -> None:  # noqa: ARG002
+        """Follow replicas alone."""
+        self._replica(request, lease, here=False)
 
     def relieve(self, state: State, holder: str) -> None:
         """Follow nothing."""

@@ -126,7 +126,8 @@ def _end(world: World) -> str | None:
         live = world.cell.digest()
         records = world.cell.records
         assert digest(world.cell.replayed().cells) == live, "S2: replay"
-        half = Fold()
+        # As a reader folds it, which keeps no index, and a worker takes it up from there.
+        half = Fold().reading()
         for offset, value in enumerate(records[: len(records) // 2]):
             half.apply(offset, value)
         tail = load_fold(save_fold(half)).ready()
