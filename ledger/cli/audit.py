@@ -1,13 +1,13 @@
-"""For auditors and after an incident: verify, SQL, export."""
+"""For auditors and after an incident: verify and SQL."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ledger.cli.checkpoint import CheckpointOption, KeyOption, hold_against, said
 from ledger.cli.common import EXIT_DAMAGED, No, Session, Usage, command, table
 
 if TYPE_CHECKING:
@@ -21,26 +21,26 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     command(app, "verify")(verify)
     command(app, "sql")(sql)
-    group = typer.Typer(
-        help="Write what the log holds into files.", no_args_is_help=True, rich_markup_mode=None
-    )
-    group.callback()(_nothing)
-    command(group, "ledger")(export_ledger)
-    app.add_typer(group, name="export")
 
 
-def _nothing() -> None:
-    return
+async def verify(
+    session: Session, checkpoint: CheckpointOption = None, key: KeyOption = None
+) -> None:
+    """Read the whole ledger and name the first fault of each kind. Exit 4 when there is one.
 
-
-async def verify(session: Session) -> None:
-    """Read the whole ledger and name the first fault of each kind. Exit 4 when there is one."""
+    With --checkpoint and --key also prove that it is the log that was signed, and name
+    the first record that is not. Needs no network with --log archive:DIR.
+    """
     from ledger.verify import verify_log
 
     async with session.open() as log:
+        verdicts = await hold_against(session, log, checkpoint, key) if checkpoint else []
         report = await verify_log(log, session.prefix, session.progress("verifying"))
-    session.emit(report.plain(), _report(report))
-    if not report.ok:
+    ok = report.ok and not any(one.faults for one in verdicts)
+    proofs = {"checkpoints": [one.plain() for one in verdicts]} if verdicts else {}
+    text = "\n".join([*map(said, verdicts), _report(report)])
+    session.emit({**report.plain(), "ok": ok, **proofs}, text)
+    if not ok:
         raise typer.Exit(EXIT_DAMAGED)
 
 
@@ -57,7 +57,7 @@ def _report(report: Report) -> str:
         lines += [f"the state of partition {one.partition} is known up to offset {one.folded}"
                   for one in stopped]  # fmt: skip
         lines.append(
-            "what to do: keep the log as it is, restore these offsets from a copy or an export,"
+            "what to do: keep the log as it is, restore these offsets from a copy or an archive,"
             " and verify again"
         )
     return "\n".join(lines)
@@ -130,29 +130,3 @@ def _tables(session: Session) -> None:
         session.emit(
             {"view": view.name, "meaning": view.meaning}, f"{view.name} (view): {view.meaning}"
         )
-
-
-async def export_ledger(
-    session: Session,
-    folder: Annotated[Path, typer.Argument(help="folder; an earlier export in it is continued")],
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="requests, replies and the others too")
-    ] = False,
-) -> None:
-    """Copy the ledger's records into Parquet files that can be verified without this log."""
-    from ledger.export import export_log
-    from schemas.topics import TOPICS
-
-    topics = [topic.suffix for topic in TOPICS] if all_topics else ["events"]
-    async with session.open() as log:
-        done = await export_log(log, session.prefix, folder, topics, session.progress("exporting"))
-    session.emit(
-        {
-            "folder": str(folder),
-            "records": done.records,
-            "files": done.files,
-            "before": done.before,
-        },
-        f"{done.records:,} records in {done.files} new files; {done.before:,} were there.\n"
-        f"gpuledger verify --log archive:{folder}",
-    )

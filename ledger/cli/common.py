@@ -132,6 +132,11 @@ class Session:
         """Open the log for the block; for reading only unless ``write``."""
         from ledger.log.url import open_log
 
+        if write and self.url.startswith("archive:"):
+            raise Usage(
+                f"{self.url} cannot be written to; 'gpuledger archive restore DIR --log URL'"
+                " makes a log of it that can"
+            )
         log = open_log(self.url, read_only=not write)
         try:
             yield log
@@ -367,12 +372,12 @@ def user_name() -> str:
     return default_source().rpartition("/")[2]
 
 
-def pairs_of(labels: list[str] | None) -> dict[str, str]:
-    """Return labels given as NAME=VALUE; raise `Usage` for others."""
+def pairs_of(labels: list[str] | None, option: str = "--label") -> dict[str, str]:
+    """Return what was given as NAME=VALUE; raise `Usage` for others."""
     found = {}
     for one in labels or []:
         name, equals, value = one.partition("=")
         if not equals:
-            raise Usage(f"--label takes NAME=VALUE, not {one!r}")
+            raise Usage(f"{option} takes NAME=VALUE, not {one!r}")
         found[name] = value
     return found

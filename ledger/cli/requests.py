@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli.common import (
-    No,
-    Session,
-    Speaker,
-    Usage,
-    check_identity,
-    command,
-    pairs_of,
-    user_name,
-)
+from ledger.cli.asked import Asked, Terms, request_of
+from ledger.cli.common import No, Session, Speaker, Usage, check_identity, command, user_name
 
 if TYPE_CHECKING:
     from ledger.client import Client
     from schemas.messages import Reply
-    from schemas.requests import RequestSubmit
 
-__all__ = ["register", "say"]
+__all__ = ["next_step", "register", "say"]
 
 
 def register(app: typer.Typer) -> None:
@@ -44,109 +34,10 @@ def _nothing() -> None:
     return
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Options that describe a request."""
-
-    tenant: Annotated[str | None, typer.Option(help="tenant whose quota is charged")] = None
-    queue: Annotated[str | None, typer.Option(help="queue to wait in")] = None
-    project: Annotated[str | None, typer.Option(help="project of the tenant")] = None
-    task: Annotated[str | None, typer.Option(help="your id of the task [its request's]")] = None
-    kind: Annotated[
-        str | None,
-        typer.Option("--type", help="training, online-inference, batch-inference, evaluation, ..."),
-    ] = None
-    gpus: Annotated[int | None, typer.Option(help="whole devices on each node [1]")] = None
-    nodes: Annotated[int | None, typer.Option(help="distinct nodes, all or nothing [1]")] = None
-    mig: Annotated[str | None, typer.Option(metavar="PROFILE", help="MIG, as 2g.20gb")] = None
-    count: Annotated[int | None, typer.Option(help="MIG slices of the profile [1]")] = None
-    share: Annotated[
-        int | None, typer.Option(metavar="MILLI", help="thousandths of one device, shared")
-    ] = None
-    gpu_memory_mib: Annotated[int | None, typer.Option(help="least device memory")] = None
-    pool: Annotated[str | None, typer.Option(help="only this pool")] = None
-    model: Annotated[list[str] | None, typer.Option(help="device model; may be repeated")] = None
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="label the pool must have")
-    ] = None
-    cpu_milli: Annotated[int | None, typer.Option(help="CPU on each node, thousandths")] = None
-    host_memory_mib: Annotated[int | None, typer.Option(help="memory on each node")] = None
-    priority: Annotated[int | None, typer.Option(help="higher goes first [0]")] = None
-    preemptible: Annotated[bool, typer.Option(help="may be ended for others")] = False
-    max_wait_s: Annotated[
-        int | None, typer.Option("--max-wait-s", "--max-wait", help="0 answers at once [for ever]")
-    ] = None
-    max_run_s: Annotated[
-        int | None, typer.Option("--max-run-s", "--max-run", help="longest time held, all tries")
-    ] = None
-    expected_run_s: Annotated[
-        int | None,
-        typer.Option("--expected-run-s", "--expected-run", help="how long it should take"),
-    ] = None
-    retries: Annotated[int | None, typer.Option(help="tries after an interruption [0]")] = None
-    replicas_min: Annotated[
-        int | None, typer.Option(help="replicas of the task that an eviction leaves")
-    ] = None
-    recovery: Annotated[str | None, typer.Option(help="when evicted: requeue or end")] = None
-    template: Annotated[str | None, typer.Option(help="template [the task type's]")] = None
-    reservation: Annotated[str | None, typer.Option(help="run within it, or not at all")] = None
-    checkpoint: Annotated[str | None, typer.Option(help="where the checkpoint is")] = None
-    rollback: Annotated[str | None, typer.Option(help="model or version to go back to")] = None
-    image: Annotated[str | None, typer.Option(help="image, for the record")] = None
-    environment: Annotated[str | None, typer.Option(help="runtime, for the record")] = None
-
-    def plain(self) -> dict[str, Any]:
-        """Return what was given, as the request has it; raise `Usage` for two modes at once."""
-        return _given(
-            {
-                "tenant": self.tenant,
-                "queue": self.queue,
-                "project": self.project,
-                "task": {"id": self.task, "type": self.kind},
-                "ask": {
-                    **self._mode(),
-                    "memory_mib": self.gpu_memory_mib,
-                    "pool": self.pool,
-                    "models": self.model or None,
-                    "labels": pairs_of(self.label),
-                },
-                "beside": {"cpu_milli": self.cpu_milli, "memory_mib": self.host_memory_mib},
-                "priority": self.priority,
-                "preemptible": self.preemptible or None,
-                "max_wait_s": self.max_wait_s,
-                "max_run_s": self.max_run_s,
-                "expected_run_s": self.expected_run_s,
-                "retries": self.retries,
-                "replicas_min": self.replicas_min,
-                "recovery": self.recovery,
-                "template": self.template,
-                "reservation": self.reservation,
-                "checkpoint": self.checkpoint,
-                "rollback": self.rollback,
-                "image": self.image,
-                "environment": self.environment,
-            }
-        )
-
-    def _mode(self) -> dict[str, Any]:
-        """Return the fields of the mode that is asked for."""
-        split = self.mig is not None or self.share is not None
-        if self.mig is not None and self.share is not None:
-            raise Usage("--mig and --share are two ways to ask; give one of them")
-        if split and (self.gpus is not None or self.nodes is not None):
-            raise Usage("--gpus and --nodes ask for whole devices; leave out --mig and --share")
-        if self.mig is None and self.count is not None:
-            raise Usage("--count counts MIG slices; it goes with --mig (whole devices: --gpus)")
-        if self.mig is not None:
-            return {"mode": "mig", "profile": self.mig, "count": self.count}
-        if self.share is not None:
-            return {"mode": "share", "gpu_milli": self.share}
-        return {"count": self.gpus, "nodes": self.nodes}
-
-
 async def submit(
     session: Session,
     asked: Asked,
+    terms: Terms,
     speaker: Speaker,
     *,
     file: Annotated[
@@ -169,7 +60,7 @@ async def submit(
 
     event_id = event_id or new_id()
     check_identity(event_id=event_id)
-    request = _request(asked.plain(), event_id, file)
+    request = request_of(asked, terms, event_id, file)
     async with session.open(write=True) as log:
         client = speaker.client(session, log)
         sent = await client.send(request, event_id)
@@ -178,40 +69,6 @@ async def submit(
             return
         limit = None if wait and speaker.timeout_s is None else speaker.limit_s
         say(session, await client.answer(sent, final=bool(wait), timeout_s=limit))
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what was given: no None, and no object in which nothing is left."""
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        kept = _given(value) if isinstance(value, dict) else value
-        if kept is not None and kept != {}:
-            found[name] = kept
-    return found
-
-
-def _request(options: dict[str, Any], event_id: str, file: Path | None) -> RequestSubmit:
-    """Return the request that the options, or the file instead of them, describe."""
-    import orjson
-
-    from schemas.requests import RequestSubmit
-    from schemas.strict_json import JsonFault, loads_strict
-
-    if file is None:
-        if "tenant" not in options:
-            raise Usage("--tenant must be given (or --file)")
-        options.setdefault("task", {}).setdefault("id", event_id)
-        if "ask" in options:
-            options["ask"].setdefault("mode", "whole")
-        return RequestSubmit.model_validate_json(orjson.dumps(options))
-    if options:
-        raise Usage(f"--file holds the whole request; leave out --{next(iter(options))}")
-    raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    try:
-        loads_strict(raw)
-    except JsonFault as fault:
-        raise Usage(f"{file}: {fault}") from None
-    return RequestSubmit.model_validate_json(raw)
 
 
 async def cancel(
@@ -335,7 +192,7 @@ def say(session: Session, reply: Reply) -> None:
     """Print a reply; raise `No` when it is one."""
     session.emit(_plain(reply), _text(reply))
     if reply.answer in ("rejected", "refused", "malformed", "expired"):
-        raise No(_next(reply))
+        raise No(next_step(reply))
 
 
 def _text(reply: Reply) -> str:
@@ -359,7 +216,7 @@ def _text(reply: Reply) -> str:
     return "\n".join(lines)
 
 
-def _next(reply: Reply) -> str:
+def next_step(reply: Reply) -> str:
     """Say what a no means and what to do about it."""
     from schemas.codes import CODES, Kind
 

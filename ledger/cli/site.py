@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ledger.log.port import Log
     from processors.settings import Settings
 
-__all__ = ["FLEET", "QUEUE", "TENANT", "collect", "run"]
+__all__ = ["FLEET", "QUEUE", "TENANT", "collect", "run", "stop_on_signals"]
 
 QUEUE = "default"
 TENANT = "demo"
@@ -80,7 +80,7 @@ async def run(
     and what a worker raises.
     """
     described, plan = _read(fleet, faults)
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     async with session.open(write=True) as log:
         on_kafka = session.url.startswith("kafka:")
         await apply(log, session.prefix, None if on_kafka else 1)
@@ -126,7 +126,7 @@ async def collect(
         raise Usage(f"{fleet} describes no node {missing[0]}; it has {', '.join(known)}")
     mine = [known[name] for name in names or known]
     own = FaultPlan(fault=tuple(one for one in plan.fault if one.node in {n.name for n in mine}))
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     async with session.open(write=True) as log:
         options = AgentOptions(prefix=session.prefix, speed=speed)
         agent = Agent(log, described.cell, mine, plan=own, options=options)
@@ -135,7 +135,7 @@ async def collect(
         await agent.run(stop)
 
 
-def _stop_on_signals() -> asyncio.Event:
+def stop_on_signals() -> asyncio.Event:
     """Return an event that SIGINT and SIGTERM set."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

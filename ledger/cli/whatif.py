@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ledger.cli.asked import request_in
 from ledger.cli.common import AtOption, No, Session, Usage, command
 
 if TYPE_CHECKING:
     from ledger.core.state import State
-    from schemas.requests import RequestSubmit
 
 __all__ = ["register"]
 
@@ -39,23 +38,11 @@ async def submit(
     from ledger.answers.whatif import what_if
     from ledger.cli.explained import explained
 
-    asked = _asked(file)
+    asked = request_in(file)
     found = what_if(await _cell(session, at, cell), asked)
     session.emit(found.plain(), explained(found))
     if found.status == "refused":
         raise No(f"it would be refused: {found.reason}")
-
-
-def _asked(file: Path) -> RequestSubmit:
-    from schemas.requests import RequestSubmit
-    from schemas.strict_json import JsonFault, loads_strict
-
-    raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    try:
-        loads_strict(raw)
-    except JsonFault as fault:
-        raise Usage(f"{file}: {fault}") from None
-    return RequestSubmit.model_validate_json(raw)
 
 
 async def _cell(session: Session, at: str | None, cell: str | None) -> State:

@@ -1,17 +1,22 @@
-"""The log as an exported folder: read only, the same records at the same offsets.
+"""The log as an archive's files: read only, the same records at the same offsets.
 
-What `ledger.export` has written, opened as ``archive:DIR``. A file that is
-missing, cut off or changed is named (`LogDamaged`) when something asks for what
-it held; nothing is skipped.
+What `ledger.archive` has written, opened as ``archive:DIR``; a follower may go on
+writing to it. A file that is missing, cut off or changed is named (`LogDamaged`)
+when something asks for what it held; nothing is skipped.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ledger.log.archive_files import File, Partition, read_file, read_manifest
+from ledger.archive.columns import RAW, records_of
+from ledger.archive.files import Reader, facts_of
+from ledger.archive.folder import Listing, list_partition, partitions_of, topics_of
 from ledger.log.port import (
     Entry,
     Log,
@@ -24,106 +29,202 @@ from ledger.log.port import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["ArchiveLog"]
 
+#: How often to look for new files while a reader waits at the end.
+_POLL_S = 0.2
+
+_VALUES = ("offset", "time_us", "value")
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Open:
+    """The file read last of a partition, and one row group of it: readers go on from there."""
+
+    reader: Reader
+    number: int = -1
+    columns: tuple[str, ...] = ()
+    table: Any = None
+
 
 class ArchiveLog(Log):
-    """The exported log in ``folder``."""
+    """The archived log in ``folder``."""
 
     def __init__(self, folder: Path | str) -> None:
-        """Read the list of files.
-
-        Raise `LogUnavailable` when there is none, `LogDamaged` when it is none.
-        """
+        """Look at the folder; raise `LogUnavailable` when there is no archive in it."""
         self._folder = Path(folder)
-        self._topics = read_manifest(self._folder).topics
+        topics_of(self._folder)
         self._closed = False
-        #: The file read last of each partition: readers go on where they ended.
-        self._open: dict[tuple[str, int], tuple[File, list[Record]]] = {}
+        self._counts: dict[str, int] = {}
+        self._listings: dict[tuple[str, int], Listing] = {}
+        self._open: dict[tuple[str, int], _Open] = {}
+        # One thread: a Parquet reader is for one at a time, and a cancelled call runs on.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpuledger-archive")
 
     async def partitions(self, topic: str) -> int:
-        """See `Log.partitions`."""
-        return len(self._topic(topic))
+        """See `Log.partitions`. Raise `LogDamaged` when a partition's folder is missing."""
+        return await self._run(self._count, topic)
 
     async def begin(self, topic: str, partition: int) -> int:
         """See `Log.begin`."""
-        found = self._partition(topic, partition)
-        return found.files[0].first if found.files else found.end
+        return (await self._run(self._list, topic, partition)).begin
 
     async def end(self, topic: str, partition: int) -> int:
         """See `Log.end`."""
-        return self._partition(topic, partition).end
+        return (await self._run(self._list, topic, partition)).end
 
     async def append(
         self, topic: str, partition: int | None, entries: Sequence[Entry]
     ) -> list[int]:
-        """Refuse: an export is read only."""
+        """Refuse: an archive is read only."""
         where = topic if partition is None else f"{topic}/{partition}"
         raise LogError(
-            f"{len(entries)} records for {where} are refused:"
-            f" the exported log in {self._folder} cannot be written to"
+            f"{len(entries)} records for {where} are refused: the archive in {self._folder} cannot"
+            " be written to; 'gpuledger archive restore' makes a log of it that can"
         )
 
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
     ) -> list[Record]:
-        """See `Log.read`. Nothing is ever added, so past the end ``wait_s`` just passes."""
-        found = self._partition(topic, partition)
-        if start >= found.end:
-            await asyncio.sleep(wait_s)
+        """See `Log.read`. Files that a follower adds are seen while a reader waits."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait_s
+        while True:
+            table = await self._run(self._rows, topic, partition, start, limit, RAW)
+            if table is not None:
+                return records_of(topic, partition, table)
+            left_s = deadline - clock()
+            if left_s <= 0:
+                return []
+            await asyncio.sleep(min(_POLL_S, left_s))
+
+    async def values(
+        self, topic: str, partition: int, start: int, limit: int = 1000
+    ) -> list[tuple[int, int, bytes | None]]:
+        """See `Log.values`."""
+        table = await self._run(self._rows, topic, partition, start, limit, _VALUES)
+        if table is None:
             return []
-        file = next((one for one in found.files if one.last >= start), None)
-        if file is None or (file.first > start and file is not found.files[0]):
-            following = found.end if file is None else file.first
-            raise LogDamaged(
-                f"{topic}/{partition}: no file in {self._folder} has the offsets"
-                f" {start} to {following - 1}"
-            )
-        records = await self._records(topic, partition, file)
-        skip = max(0, start - file.first)
-        return records[skip : skip + limit]
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
     async def create_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
-        """Refuse: an export is read only."""
+        """Refuse: an archive is read only."""
         raise LogError(
-            f"{', '.join(topics)} cannot be made: the log in {self._folder} is an export"
+            f"{', '.join(topics)} cannot be made: the log in {self._folder} is an archive"
         )
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicState]:
         """See `Log.describe_topics`."""
-        self._check_open()
-        return {name: TopicState(len(self._topics[name])) for name in names if name in self._topics}
+        existing = await self._run(topics_of, self._folder)
+        return {name: TopicState(await self.partitions(name)) for name in names if name in existing}
 
     async def close(self) -> None:
         """See `Log.close`."""
         self._closed = True
         self._open.clear()
+        self._thread.shutdown(wait=False)
 
-    async def _records(self, topic: str, partition: int, file: File) -> list[Record]:
-        kept = self._open.get((topic, partition))
-        if kept is not None and kept[0] is file:
-            return kept[1]
-        records = await asyncio.to_thread(read_file, self._folder, topic, partition, file)
-        self._open[topic, partition] = (file, records)
-        return records
+    # What follows runs on the handle's thread, except `_run`.
 
-    def _check_open(self) -> None:
+    async def _run(self, work: Callable[..., T], *args: object) -> T:
         if self._closed:
-            raise LogClosed(f"the exported log in {self._folder} is closed")
+            raise LogClosed(f"the archive in {self._folder} is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
-    def _topic(self, topic: str) -> list[Partition]:
-        self._check_open()
+    def _count(self, topic: str) -> int:
+        """Return the partition count, which is fixed for life and so kept."""
+        if topic not in self._counts:
+            found = partitions_of(self._folder, topic)
+            declared = self._declared(topic, found)
+            if found < declared:
+                raise LogDamaged(
+                    f"{topic} has {declared} partitions, but the folders {found} to {declared - 1}"
+                    f" are missing in {self._folder / topic}; put them back from a copy, or run"
+                    " 'gpuledger archive' on the log again"
+                )
+            self._counts[topic] = found
+        return self._counts[topic]
+
+    def _declared(self, topic: str, found: int) -> int:
+        """Return how many partitions a file that can be read says that there are."""
+        for number in range(found):
+            for file in list_partition(self._folder, topic, number).files[-1:]:
+                try:
+                    return facts_of(file).partitions
+                except (LogDamaged, FileNotFoundError):
+                    continue
+        return found
+
+    def _check(self, topic: str, partition: int) -> None:
+        count = self._count(topic)
+        if not 0 <= partition < count:
+            raise UnknownTopic(f"topic {topic} has no partition {partition}, only 0 to {count - 1}")
+
+    def _list(self, topic: str, partition: int) -> Listing:
+        """Look at the folder again; a follower may have been there."""
+        self._check(topic, partition)
+        listing = list_partition(self._folder, topic, partition)
+        self._listings[topic, partition] = listing
+        return listing
+
+    def _rows(
+        self, topic: str, partition: int, start: int, limit: int, columns: tuple[str, ...]
+    ) -> Any:  # noqa: ANN401 - an Arrow table
+        """Return some rows from ``start`` on, or None at the end."""
+        at = (topic, partition)
+        listing = self._listings.get(at) or self._list(topic, partition)
+        if start >= listing.end:
+            listing = self._list(topic, partition)
+            if start >= listing.end:
+                return None
         try:
-            return self._topics[topic]
-        except KeyError:
-            raise UnknownTopic(f"there is no topic {topic} in {self._folder}") from None
+            return self._rows_of(at, listing, start, limit, columns)
+        except FileNotFoundError:
+            # A longer file has superseded it since; one that is gone leaves a hole.
+            self._open.pop(at, None)
+            listing = self._list(topic, partition)
+        if start >= listing.end:
+            raise _missing(at, start, self._folder)
+        try:
+            return self._rows_of(at, listing, start, limit, columns)
+        except FileNotFoundError:
+            raise _missing(at, start, self._folder) from None
 
-    def _partition(self, topic: str, partition: int) -> Partition:
-        found = self._topic(topic)
-        if not 0 <= partition < len(found):
-            raise UnknownTopic(
-                f"topic {topic} has no partition {partition}, only 0 to {len(found) - 1}"
+    def _rows_of(
+        self,
+        at: tuple[str, int],
+        listing: Listing,
+        start: int,
+        limit: int,
+        columns: tuple[str, ...],
+    ) -> Any:  # noqa: ANN401 - an Arrow table
+        index = max(bisect_right(listing.files, start, key=lambda one: one.first) - 1, 0)
+        file = listing.files[index]
+        if file.last < start:
+            following = listing.files[index + 1].first
+            count = following - start
+            entries = "1 entry" if count == 1 else f"{count} entries"
+            raise LogDamaged(
+                f"{at[0]}/{at[1]}: {entries} missing: {start} to {following - 1}: no file in"
+                f" {file.path.parent} has them; put the file back, or run 'gpuledger archive' on"
+                " the log again"
             )
-        return found[partition]
+        opened = self._open.get(at)
+        if opened is None or opened.reader.file != file:
+            opened = self._open[at] = _Open(Reader(file))
+        # From before the first record on, a reader begins with the first.
+        start = max(start, file.first)
+        number = bisect_right(opened.reader.starts, start) - 1
+        if number != opened.number or not set(columns) <= set(opened.columns):
+            opened.table = opened.reader.group(number, columns)
+            opened.number, opened.columns = number, columns
+        rows = opened.table.slice(start - opened.reader.starts[number], limit)
+        return rows.select(list(columns))
+
+
+def _missing(at: tuple[str, int], start: int, folder: Path) -> LogDamaged:
+    return LogDamaged(f"{at[0]}/{at[1]}: the file with offset {start} has gone from {folder}")

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError, ProducerClosed
 
 from ledger.log.kafka_admin import FAILURES, KafkaTopics, unavailable
-from ledger.log.kafka_batches import Batch, abandon, fill_offsets, send
+from ledger.log.kafka_batches import Batch, abandon, fill_offsets, headers_of, send
 from ledger.log.partition import group_by_partition
 from ledger.log.port import (
     MAX_RECORD_BYTES,
@@ -129,6 +129,20 @@ class KafkaLog(Log):
         self, topic: str, partition: int | None, entries: Sequence[Entry]
     ) -> list[int]:
         """See `Log.append`. Any producer error drops the producer; the next append makes one."""
+        return await self._append(topic, partition, entries)
+
+    async def restore(self, topic: str, partition: int, records: Sequence[Record]) -> list[int]:
+        """See `Log.restore`. Times in milliseconds, while the topic takes them from writers."""
+        entries = [Entry(one.key, one.value, one.headers) for one in records]
+        return await self._append(topic, partition, entries, [one.time_us for one in records])
+
+    async def _append(
+        self,
+        topic: str,
+        partition: int | None,
+        entries: Sequence[Entry],
+        times_us: Sequence[int] | None = None,
+    ) -> list[int]:
         check_sizes(entries)
         groups = group_by_partition(entries, partition, await self.partitions(topic))
         for number in groups:
@@ -141,7 +155,7 @@ class KafkaLog(Log):
                 batches: list[Batch] = []
                 for number, indices in groups.items():
                     async with self._sending[topic, number]:
-                        batches += await send(producer, topic, number, entries, indices)
+                        batches += await send(producer, topic, number, entries, indices, times_us)
                 await fill_offsets(offsets, batches)
         except (*FAILURES, LogUnavailable) as error:
             self._drop_producer(producer)
@@ -195,6 +209,11 @@ class KafkaLog(Log):
         """See `Log.create_topics`."""
         self._check_open()
         return await self._topics.create(topics)
+
+    async def configure_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
+        """See `Log.configure_topics`."""
+        self._check_open()
+        return await self._topics.configure(topics)
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicState]:
         """See `Log.describe_topics`."""
@@ -357,7 +376,7 @@ class KafkaLog(Log):
                 each.timestamp * 1000,
                 each.key,
                 each.value,
-                _headers(each.headers),
+                headers_of(each.headers),
             )
             for each in found.get(where, ())
         ]
@@ -376,8 +395,3 @@ class KafkaLog(Log):
         self._readers[reader.where] = reader
         while len(self._readers) > _MAX_IDLE_READERS:
             self._stop_later(self._readers.pop(next(iter(self._readers))).consumer)
-
-
-def _headers(found: tuple[tuple[str, bytes | None], ...]) -> tuple[tuple[str, bytes], ...]:
-    """Return Kafka's headers; one without a value, which Kafka knows, gets an empty one."""
-    return tuple([(name, b"" if value is None else value) for name, value in found])

@@ -84,6 +84,20 @@ class KafkaTopics:
         await self._wait_for_leaders(missing)
         return created
 
+    async def configure(self, topics: Mapping[str, TopicState]) -> list[str]:
+        """Give topics the settings of ``config``, and the broker's defaults for all others."""
+        resources = [
+            ConfigResource(ConfigResourceType.TOPIC, name, dict(state.config or {}))
+            for name, state in topics.items()
+        ]
+        async with self._admin("configure topics") as admin:
+            responses = await admin.alter_configs(resources)
+        for response in responses:
+            for code, message, _kind, name in response.resources:
+                if code:
+                    raise LogError(f"the brokers refuse the settings of topic {name}: {message}")
+        return sorted(topics)
+
     async def describe(self, names: Sequence[str]) -> dict[str, TopicState]:
         """Return the state of those that exist; the settings include broker defaults."""
         existing = await self.partitions()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ledger.log.port import Entry
 
-__all__ = ["Batch", "abandon", "fill_offsets", "send"]
+__all__ = ["Batch", "abandon", "fill_offsets", "headers_of", "send"]
 
 
 class BatchProducer(Protocol):
@@ -39,10 +39,12 @@ async def send(
     partition: int,
     entries: Sequence[Entry],
     indices: Iterable[int],
+    times_us: Sequence[int] | None = None,
 ) -> list[Batch]:
     """Hand the entries at ``indices`` to an aiokafka producer, in as few batches as they fit in.
 
-    Raises what the producer raises. The batches are under way when this returns.
+    ``times_us``, one for each of the entries, are kept by a topic that takes times
+    from its writers. Raises what the producer raises. The batches are under way when this returns.
     """
     sent: list[Batch] = []
     builder = producer.create_batch()
@@ -57,7 +59,8 @@ async def send(
 
     for index in indices:
         entry = entries[index]
-        fields = {"timestamp": None, "key": entry.key, "value": entry.value}
+        time_ms = None if times_us is None else times_us[index] // 1000
+        fields = {"timestamp": time_ms, "key": entry.key, "value": entry.value}
         if builder.append(**fields, headers=list(entry.headers)) is None:
             await submit()
             builder = producer.create_batch()
@@ -100,3 +103,8 @@ def abandon(producer: Any, error: BaseException) -> None:  # noqa: ANN401 - aiok
         for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
             if future.done() and not future.cancelled():
                 future.exception()
+
+
+def headers_of(found: tuple[tuple[str, bytes | None], ...]) -> tuple[tuple[str, bytes], ...]:
+    """Return Kafka's headers; one without a value, which Kafka knows, gets an empty one."""
+    return tuple([(name, b"" if value is None else value) for name, value in found])

@@ -87,6 +87,17 @@ class MemoryLog(Log):
             for (topic, partition), entries in batches.items()
         }
 
+    async def restore(self, topic: str, partition: int, records: Sequence[Record]) -> list[int]:
+        """See `Log.restore`."""
+        kept = self._records(topic, partition)
+        first = len(kept)
+        kept.extend(
+            one._replace(topic=topic, partition=partition, offset=offset)
+            for offset, one in enumerate(records, first)
+        )
+        self._store.wakeup.notify()
+        return list(range(first, len(kept)))
+
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
     ) -> list[Record]:

@@ -175,6 +175,15 @@ class Log(ABC):
             for (topic, partition), entries in batches.items()
         }
 
+    async def restore(self, topic: str, partition: int, records: Sequence[Record]) -> list[int]:
+        """Append another log's records as `append` does, with the times that they have.
+
+        For `ledger.archive.restore` only: everything else takes the log's own time.
+        A log that cannot be given times overrides nothing, and gives its own.
+        """
+        entries = [Entry(one.key, one.value, one.headers) for one in records]
+        return await self.append(topic, partition, entries)
+
     @abstractmethod
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
@@ -203,6 +212,14 @@ class Log(ABC):
 
         What exists already is left as it is, whatever its settings.
         """
+
+    async def configure_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
+        """Give topics that exist the settings of ``config``; return those that have any.
+
+        A log whose topics have no settings overrides nothing.
+        """
+        del topics
+        return []
 
     @abstractmethod
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicState]:

@@ -120,6 +120,10 @@ class SqliteLog(Log):
             check_sizes(entries)
         return await self._run("append", self._append_batches, batches)
 
+    async def restore(self, topic: str, partition: int, records: Sequence[Record]) -> list[int]:
+        """See `Log.restore`. One transaction."""
+        return await self._run("append", self._restore, topic, partition, records)
+
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
     ) -> list[Record]:
@@ -238,8 +242,7 @@ class SqliteLog(Log):
     def _append_batches(
         self, batches: Mapping[TopicPartition, Sequence[Entry]]
     ) -> dict[TopicPartition, list[int]]:
-        if self._read_only:
-            raise LogError(f"the log {self._path} is open for reading only")
+        self._check_writable()
         for topic, partition in batches:
             self._check(topic, partition)
         added: dict[TopicPartition, list[int]] = {}
@@ -255,6 +258,24 @@ class SqliteLog(Log):
                 self._db.executemany(_INSERT, rows)
                 added[topic, partition] = list(range(first, first + len(entries)))
         return added
+
+    def _restore(self, topic: str, partition: int, records: Sequence[Record]) -> list[int]:
+        self._check_writable()
+        with transaction(self._db):
+            first = self._tail(topic, partition)[0]
+            self._db.executemany(
+                _INSERT,
+                (
+                    (topic, partition, offset, one.time_us, one.key, one.value,
+                     _dump_headers(one.headers))
+                    for offset, one in enumerate(records, first)
+                ),
+            )  # fmt: skip
+        return list(range(first, first + len(records)))
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise LogError(f"the log {self._path} is open for reading only")
 
     def _read(self, topic: str, partition: int, start: int, limit: int) -> list[Record]:
         self._check(topic, partition)

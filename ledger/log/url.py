@@ -33,7 +33,7 @@ class OpenOptions:
 def open_log(url: str, *, read_only: bool = False, clock: Callable[[], int] = wall_clock_us) -> Log:
     """Return the log at ``url``.
 
-    ``sqlite:PATH``, ``kafka://HOST:PORT[,...]``, ``archive:DIR`` (an export, read
+    ``sqlite:PATH``, ``kafka://HOST:PORT[,...]``, ``archive:DIR`` (files, read
     only) or ``memory:``.
 
     Call it in a running event loop. A Kafka log connects at its first use.
@@ -78,7 +78,7 @@ def _open_archive(rest: str, _options: OpenOptions) -> Log:
     from ledger.log.archive import ArchiveLog  # noqa: PLC0415
 
     if not rest:
-        raise BadLogUrl("archive: needs the folder of an export, for example archive:export")
+        raise BadLogUrl("archive: needs the folder of an archive, for example archive:evidence")
     return ArchiveLog(rest)
 
 
