@@ -54,7 +54,8 @@ class Fault:
 
     ``kind`` is ``hole``, ``overlap``, ``out_of_order``, a code of malformed JSON,
     ``unknown_version``, ``bad_field``, ``bad_envelope``, ``fingerprint``,
-    ``cell_twice``, ``storage``, ``unreadable``, or the id of an invariant.
+    ``cell_twice``, ``storage``, ``unreadable``, the id of an invariant, or one of those of
+    `ledger.proof.check.Verdict`.
     ``offset`` is where the first of the kind stands; for an invariant of the
     state it is the last record that was folded. ``more`` counts the others.
     """
