@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ledger.core.estimate import Estimate
     from ledger.explain import Explanation
 
-__all__ = ["explained"]
+__all__ = ["explained", "waiting"]
 
 _SIGNS = {"met": "yes", "not met": "NO", "not reached": "-"}
 
@@ -61,6 +61,17 @@ def explained(found: Explanation) -> str:
     lines += _amounts(found.amounts) if found.amounts is not None else []
     lines += [f"ended: {_ending(one)}" for one in found.endings]
     lines += _happened(found)
+    return "\n".join(lines)
+
+
+def waiting(found: Explanation) -> str:
+    """Return the short of it for one who waits: why, until when, what would change it."""
+    code = "" if found.code in ("", found.status) else f": {found.code}"
+    lines = [f"{found.status}{code}" + (f": {found.reason}" if found.reason else "")]
+    lines += _lines_of_start(found)
+    if found.line is not None:
+        lines.append(f"  place {found.line.place} of {found.line.length} in line")
+    lines += _changes(found)
     return "\n".join(lines)
 
 
