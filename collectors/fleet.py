@@ -25,7 +25,7 @@ __all__ = ["DeviceSpec", "Fleet", "NodeSpec", "SliceSpec", "device_uuid", "mig_u
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
-Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
+Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+-]{1,40}$")]
 
 
 class SliceSpec(Model):

@@ -55,7 +55,7 @@ class NodeFact(Model):
     node_time_us: TimeUs | None = None
 
 
-Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+]{1,40}$")]
+Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+-]{1,40}$")]
 
 
 class SliceReport(Model):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli.common import EXIT_DAMAGED, EXIT_USAGE, No, Session, Usage, command
+from ledger.cli.common import EXIT_DAMAGED, EXIT_USAGE, No, Session, Usage, command, pairs_of
+from ledger.cli.nodes import FakeOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,13 +160,36 @@ def worker(
 async def collector(
     session: Session,
     *,
-    simulate: Annotated[Path, typer.Option(help="simulated nodes, TOML or JSON")],
-    node: Annotated[list[str] | None, typer.Option(help="only this one; may be repeated")] = None,
+    simulate: Annotated[
+        Path | None, typer.Option(help="simulated nodes, TOML or JSON [this host's GPUs]")
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(help="only this one of the file's, may be repeated; or this host's name"),
+    ] = None,
     cell: Annotated[str | None, typer.Option(help="the cell, to be sure [the file's]")] = None,
     faults: Annotated[Path | None, typer.Option(help="what goes wrong with them, and when")] = None,
     speed: Annotated[float, typer.Option(help="tasks run so many times faster")] = 1.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print what this host would report, and end")
+    ] = False,
+    pool: Annotated[str, typer.Option(help="the pool that this host's GPUs are in")] = "main",
+    label: Annotated[list[str] | None, typer.Option(help="of this host, NAME=VALUE")] = None,
+    fake: FakeOption = None,
 ) -> None:
-    """Be the agent of nodes: report what they have, carry out orders, until Ctrl-C."""
+    """Be the agent of nodes: report what they have, carry out orders, until Ctrl-C.
+
+    With --dry-run nothing is put on the log: what the agent of this host would report is
+    printed, and what it could not read.
+    """
+    if dry_run:
+        from ledger.cli import nodes
+
+        name = node[0] if node else None
+        await nodes.dry_run(session, node=name, pool=pool, fake=fake, labels=pairs_of(label))
+        return
+    if simulate is None:
+        raise Usage("--simulate FILE plays nodes; --dry-run prints what this host would report")
     from ledger.cli.site import collect
 
     await collect(session, simulate, faults, cell, node or (), speed)

@@ -1,0 +1,50 @@
+"""What can be asked of NVML from outside its process: one name for each question.
+
+`OPS` is the table that the child process (`child`) and the reader in this process
+(`reader.InProcess`) both answer from, so what a simulated node runs is what a real one
+does. Arguments and answers are plain JSON values or the dataclasses of `readings`. An
+operation that changes something raises `Refused`; one that reads never does.
+
+To add one: write a function of a `Session` and keyword arguments, and put it here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from collectors.nvml.inventory import read_device, read_processes
+from collectors.nvml.steps import create_ci, create_gi, destroy_ci, destroy_gi, set_mig_mode
+from collectors.nvml.survey import survey
+from collectors.nvml.use import read_use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectors.nvml.session import Session
+
+__all__ = ["OPS"]
+
+
+def _host(session: Session) -> Any:
+    return session.host()
+
+
+#: Name -> what it does. Each takes a `Session` first, then keywords.
+OPS: dict[str, Callable[..., Any]] = {
+    # () -> Host: driver and listing
+    "host": _host,
+    # (uuid) -> Device
+    "device": read_device,
+    # (uuid) -> Process, ... or None
+    "processes": read_processes,
+    # (uuid, instances=, since_us=) -> DeviceUse
+    "use": read_use,
+    # (uuid) -> {call: why}: which calls work
+    "survey": survey,
+    # The steps of a change of partitions; each is one call that changes something.
+    "set_mig_mode": set_mig_mode,
+    "create_gi": create_gi,
+    "create_ci": create_ci,
+    "destroy_ci": destroy_ci,
+    "destroy_gi": destroy_gi,
+}
