@@ -12,13 +12,19 @@ from typing import Annotated
 import typer
 
 from ledger.cli import (
+    archive,
     audit,
+    checkpoint,
     formats,
+    grant,
     letters,
+    meter,
+    nodes,
     policy,
     questions,
     requests,
     reservations,
+    run,
     running,
     whatif,
 )
@@ -62,7 +68,23 @@ def _shared(
     """Take the options that may stand before any command; `common.command` reads them."""
 
 
-for module in (running, requests, questions, whatif, policy, reservations, formats, audit, letters):
+for module in (
+    running,
+    nodes,
+    requests,
+    run,
+    grant,
+    questions,
+    whatif,
+    policy,
+    reservations,
+    formats,
+    audit,
+    meter,
+    archive,
+    checkpoint,
+    letters,
+):
     module.register(app)
 
 
