@@ -38,10 +38,10 @@ _BUDGET = ("period_us", "budget_milli_us")
 _FREEING = frozenset({"stop", "clean"})
 
 #: How many orders are thought to be carried out, to see who gets what they free.
-MAX_ORDERS = 10_000
+_MAX_ORDERS = 10_000
 
 #: How many ticks what is overdue may take; each does as much as a record holds.
-MAX_TICKS = 1_000
+_MAX_TICKS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class _Stage:
         self.found = Rehearsal()
         self._count = 0
         # What is overdue, and what a cut pass has left, is not the records' doing.
-        for _ in range(MAX_TICKS):
+        for _ in range(_MAX_TICKS):
             if not self._feed("observations", "tick", Tick()).events:
                 break
         self._reserved_before = self._reserved()
@@ -201,8 +201,10 @@ class _Stage:
     def _free(self) -> None:
         """Let nodes that are heard do what they were ordered, and give what that frees."""
         done = 0
-        while done < MAX_ORDERS and (mine := [one for one in self.state.orders if self._ours(one)]):
-            for order in mine[: MAX_ORDERS - done]:
+        while done < _MAX_ORDERS and (
+            mine := [one for one in self.state.orders if self._ours(one)]
+        ):
+            for order in mine[: _MAX_ORDERS - done]:
                 done += 1
                 self._orders_before.add(order)
                 if order in self.state.orders:  # the one before may have made it needless

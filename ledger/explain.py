@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ambiguous", "Explanation", "held_back", "resolve", "why"]
 
-#: Codes about an eviction or a quota that more supply would not change.
+#: Codes of a no for which it is told who could be evicted, and why nobody else.
 _EVICTABLE = frozenset({"no_capacity", "quota_in_use", "planned_for_another", "no_such_hardware"})
 
 

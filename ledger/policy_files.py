@@ -1,9 +1,9 @@
-"""Records of policy from files that people write: pools, quotas, queues, templates.
+"""Records of policy from files that people write: pools, quotas, queues and the like.
 
 A file is YAML or JSON: one record, a list, several documents, or a *site*, a mapping
-of ``pools``, ``quotas``, ``queues`` and ``templates`` to lists. A record has the
-fields of its model (`schemas.requests`, `schemas.templates`), or is ``type`` and
-``data`` as ``gpuledger convert`` prints it. What a word means is said by its field
+of the sections of `KINDS` (``pools``, ``quotas`` and so on) to lists. A record has the
+fields of its model (`schemas.catalogue`), or is ``type`` and ``data`` as ``gpuledger
+convert`` prints it. What a word means is said by its field
 and not by its looks: a tenant may be called ``no``. Pure.
 """
 

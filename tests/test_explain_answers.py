@@ -233,6 +233,35 @@ def test_behind_in_a_strict_queue() -> None:
     assert ["the request has priority 3 or more"] == told(found, "priority")
 
 
+def test_behind_one_that_waits_for_the_same_quota() -> None:
+    """Who waits for its quota holds back the later ones of that quota, and is counted."""
+    cell = site(1, 4, quota=3, ordering="strict")
+    ask(cell, "runs", 2)
+    ask(cell, "large", 2)
+    assert "queued" == ask(cell, "small")
+    found = explain(cell, "small")
+    assert "behind_in_queue" == found.code
+    assert "1 earlier in its strict queue wait for the same kind of device" == found.reason
+
+
+def test_c21_the_quota_of_a_model_is_what_is_full() -> None:
+    """Where all that is free is of a model whose limit is reached, that limit is named (Q4)."""
+    cell = site(1, 1)
+    cell.node("n2", [device("GPU-b1", model="B"), device("GPU-b2", model="B")])
+    quota(cell, "t", 4, limits=[{"resource": "model:B", "nominal": 1000}])
+    cell.submit("other", {"mode": "whole", "models": ["H100"]})
+    cell.submit("one", {"mode": "whole", "models": ["B"]})
+    answer = cell.submit("next", {"mode": "whole"})
+    assert ("queued", "quota_in_use") == (answer.code, answer.numbers["reason"])
+    wanted = {"resource": "model:B", "asked": 1000, "available": 0}
+    assert wanted.items() <= answer.numbers.items()
+    found = explain(cell, "next")
+    assert "quota_in_use" == found.code
+    assert "asks 1 B, its quota has 0 B left" == found.reason
+    rule = next(one for one in found.rules if one.code == "quota_in_use")
+    assert ("not met", "model:B") == (rule.verdict, rule.numbers["resource"])
+
+
 def test_planned_for_an_earlier_one_and_the_run_that_ends_before() -> None:
     """Back-fill: what is free is promised; a run that ends before the plan's start would go."""
     cell = site(1, 4, ordering="backfill")

@@ -141,7 +141,7 @@ def test_what_mig_parted_refuses_of_an_entry(given_: dict[str, Any], reason: str
 
 def test_half_a_layout_is_never_read() -> None:
     """A profile that the ledger cannot name leaves out its layout, and only that."""
-    text = FILE.replace("1g.5gb+me", "1g.24gb-me") + "extra: 1\n"
+    text = FILE.replace("1g.5gb+me", "1g.24gb*me") + "extra: 1\n"
 
     layouts, notes = read_mig_parted(text)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ledger.answers.rules import Asking
     from ledger.core.state import Lease, State
 
-__all__ = ["NAMED", "Holder", "Line", "holders_of", "line_of", "out_of_use"]
+__all__ = ["NAMED", "OF_QUOTA", "Holder", "Line", "holders_of", "line_of", "out_of_use"]
 
 #: (pool, model, memory_mib, MIG profile or empty): devices that are alike for every request.
 DeviceKind = tuple[str, str, int, str]

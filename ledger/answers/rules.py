@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.core.advance import within_time
-from ledger.core.asking import Asker, asker_of, over_quota
+from ledger.core.asking import Asker, asker_of, class_over, over_quota
 from ledger.core.backfill import allowed_nodes
 from ledger.core.constraints import pool_serves
 from ledger.core.licences import licences_short, never_licensed
 from ledger.core.links import link_numbers, over_links
 from ledger.core.placement import charge_of, place, shortfall
 from ledger.core.quota import GPU, most_ever
-from ledger.core.schedule import reason_to_wait
+from ledger.core.schedule import examine, holds_back, quota_numbers
 from schemas.codes import CODES
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ __all__ = [
     "Rule",
     "asking_of",
     "live_rules",
-    "strictly_ahead",
     "up_to",
 ]
 
@@ -180,6 +179,9 @@ def _policy(state: State, asking: Asking) -> Iterator[_Asked]:
     charge, most = charge_of(state, key.need), most_ever(state, key.holder, GPU)
     limit, run_us = queue.max_gpus, asking.run_us
     over = over_quota(state, key, now_us)
+    if over is None and examine(state, asking.asker, now_us) == "quota_in_use":
+        # What is free is of a kind that the quota has no room for.
+        over = class_over(state, key, now_us)
     yield "unknown_tenant", True, {"tenant": asking.tenant, "quota": key.holder}
     yield "unknown_queue", True, {"queue": queue.name}
     for passed in ("unknown_template", "template_requires", "template_forbids"):
@@ -211,7 +213,7 @@ def _policy(state: State, asking: Asking) -> Iterator[_Asked]:
         "nominal_milli": quota.limits[GPU].nominal,
     }
     if not spent:
-        held |= reason_to_wait(state, key, "quota_in_use", now_us).numbers
+        held |= quota_numbers(state, key, over)
     yield "quota_in_use", over is None or spent, held
     budget: Numbers = {}
     if over is not None and spent:
@@ -221,7 +223,7 @@ def _policy(state: State, asking: Asking) -> Iterator[_Asked]:
             "available_milli_us": over.available,
         }
     yield "budget_spent", not spent, budget
-    ahead = strictly_ahead(state, asking)
+    ahead = _strictly_ahead(state, asking)
     yield "behind_in_queue", not ahead, {"ordering": queue.ordering, "ahead": ahead}
 
 
@@ -276,7 +278,7 @@ def _planned(state: State, asking: Asking, *, fits: bool) -> _Asked:
     return "planned_for_another", met, numbers
 
 
-def strictly_ahead(state: State, asking: Asking) -> int:
+def _strictly_ahead(state: State, asking: Asking) -> int:
     """Count who waits before it in its strict queue for the same kind of device."""
     key = asking.asker.key
     if state.queues[key.queue].ordering != "strict":
@@ -287,5 +289,6 @@ def strictly_ahead(state: State, asking: Asking) -> int:
         for shape in state.index.waiting.in_queue(key.queue)
         if shape.head[0] < asking.asker.rank
         and not mine.isdisjoint(shape.classes)
-        and over_quota(state, shape.key, state.now_us) is None
+        and shape.key.reservation == key.reservation
+        and holds_back(state, shape.key, key.holder, state.now_us)
     )

@@ -24,6 +24,7 @@ __all__ = [
     "Turnorder",
     "asker_of",
     "charge_for",
+    "class_over",
     "memory_of",
     "over_quota",
     "quota_fits",
@@ -71,6 +72,13 @@ def over_quota(state: State, key: ShapeKey, now_us: int) -> Over | None:
             return None
         first = first or short
     return first
+
+
+def class_over(state: State, key: ShapeKey, now_us: int) -> Over | None:
+    """Return the limit that the first kind of device would break of which the quota has no room."""
+    found = (over(state, key.holder, _charge_in(state, key, one), now_us)
+             for one in state.index.matches(state, key.need))  # fmt: skip
+    return next((short for short in found if short is not None), None)
 
 
 def quota_fits(state: State, key: ShapeKey, now_us: int) -> Callable[[ClassKey], bool] | None:

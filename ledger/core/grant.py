@@ -45,7 +45,8 @@ def _environment(need: Need, names: list[str]) -> dict[str, str]:
         "NVIDIA_VISIBLE_DEVICES": listed or "void",
     }
     if need.mode == "share":
-        # MPS takes whole per cents; rounded down, so shares never add up to more than a device.
+        # MPS takes whole per cents; rounded down, so shares do not add up to more than a device;
+        # below ten thousandths it is the one per cent that MPS takes at least.
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, need.gpu_milli // 10))
         if need.memory_mib:
             environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={need.memory_mib}M"

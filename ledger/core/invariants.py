@@ -18,7 +18,7 @@ from ledger.core.asking import Asker
 from ledger.core.derived_rules import derived_faults
 from ledger.core.layout import layout_fault
 from ledger.core.licences import licence_faults
-from ledger.core.lifecycles import LEASE, NODE, REQUEST
+from ledger.core.lifecycles import LEASE, NODE
 from ledger.core.partition import plan_partition
 from ledger.core.partition_rules import partition_faults
 from ledger.core.placement import Placement
@@ -164,7 +164,7 @@ def _requests(state: State) -> Iterator[Violation]:
     """A4, A5: a granted request has exactly its lease, a queued one has none."""
     owned = Counter(lease.request for lease in state.leases.values())
     for request in state.requests.values():
-        if request.state not in REQUEST or request.state not in ("queued", "reserved", "granted"):
+        if request.state not in ("queued", "reserved", "granted"):
             yield Violation("A4", request.id, f"is kept as {request.state}")
         wanted = 1 if request.state == "granted" else 0
         if owned[request.id] != wanted:

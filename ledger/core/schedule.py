@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.advance import within_time
-from ledger.core.asking import memory_of, over_quota, quota_fits
+from ledger.core.asking import class_over, memory_of, over_quota, quota_fits
 from ledger.core.backfill import allowed_nodes, drop_broken, drop_plan, plan_for
 from ledger.core.decide_partition import partition_for
 from ledger.core.isolation import given_by, isolation_of
@@ -28,11 +28,20 @@ from ledger.core.turns import Turns
 
 if TYPE_CHECKING:
     from ledger.core.asking import Asker
+    from ledger.core.quota import Over
     from ledger.core.state import Request, State
     from ledger.core.turn import Turn
     from ledger.core.waiting import ShapeKey
 
-__all__ = ["examine", "grant", "make_room", "reason_to_wait", "run_pass"]
+__all__ = [
+    "examine",
+    "grant",
+    "holds_back",
+    "make_room",
+    "quota_numbers",
+    "reason_to_wait",
+    "run_pass",
+]
 
 
 def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
@@ -70,7 +79,8 @@ def reason_to_wait(state: State, key: ShapeKey, code: str, now_us: int) -> Short
     if code == "licences_in_use":
         return Shortfall(code, licences_short(state, key.need) or {})
     if code in ("quota_in_use", "budget_spent"):
-        return Shortfall(code, _quota_numbers(state, key, now_us))
+        short = over_quota(state, key, now_us) or class_over(state, key, now_us)
+        return Shortfall(code, quota_numbers(state, key, short))
     if code == "reservation_not_open":
         one = state.reservations[key.reservation or ""]
         return Shortfall(code, {"reservation": one.name, "start_us": one.start_us})
@@ -79,20 +89,22 @@ def reason_to_wait(state: State, key: ShapeKey, code: str, now_us: int) -> Short
     return shortfall(state, key.need)
 
 
-def _quota_numbers(state: State, key: ShapeKey, now_us: int) -> dict[str, int | str | None]:
-    """Give what was compared; what is only worth saying of a tree or another resource, if so."""
-    quota = state.quotas[key.holder]
+def quota_numbers(state: State, key: ShapeKey, short: Over | None) -> dict[str, int | str | None]:
+    """Give what was compared; what is only worth saying of a tree or another resource, if so.
+
+    ``short`` is the limit that holds the need back, if one does (C21).
+    """
+    quota, charge = state.quotas[key.holder], charge_of(state, key.need)
     held, nominal = quota.used.get(GPU, 0), quota.limits[GPU].nominal
     numbers: dict[str, int | str | None] = {
-        "asked_milli": charge_of(state, key.need),
+        "asked_milli": charge,
         "held_milli": held,
         "nominal_milli": nominal,
     }
     left = available(state, key.holder, GPU)
     if left != nominal - held:
         numbers["available_milli"] = left
-    short = over_quota(state, key, now_us)
-    if short is not None and short.resource != GPU:
+    if short is not None and (short.resource != GPU or short.asked != charge):
         numbers |= {"resource": short.resource, "asked": short.asked, "available": short.available}
         if short.quota != key.holder:
             numbers["quota"] = short.quota
@@ -105,12 +117,12 @@ def _behind(state: State, asker: Asker, now_us: int) -> bool:
         shape.head[0] < asker.rank
         and not mine.isdisjoint(shape.classes)
         and shape.key.reservation == asker.key.reservation
-        and _holds_back(state, shape.key, asker.key.holder, now_us)
+        and holds_back(state, shape.key, asker.key.holder, now_us)
         for shape in state.index.waiting.in_queue(asker.key.queue)
     )
 
 
-def _holds_back(state: State, earlier: ShapeKey, holder: str, now_us: int) -> bool:
+def holds_back(state: State, earlier: ShapeKey, holder: str, now_us: int) -> bool:
     """One that waits for its own quota holds back its own quota's later ones, and nobody else's.
 
     One that its quota could never hold, as it now is, holds back nobody.

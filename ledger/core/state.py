@@ -43,8 +43,6 @@ __all__ = [
     "slice_state",
 ]
 
-Event = dict[str, Any]
-
 #: A whole device, in thousandths.
 WHOLE_MILLI = 1000
 

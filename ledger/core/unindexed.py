@@ -61,7 +61,7 @@ class Unindexed(Index):
     def unqueued(self, state: State, request: Request) -> None:
         """Follow nothing."""
 
-    def tightened(self, state: State, tenant: str) -> None:
+    def tightened(self, state: State, holder: str) -> None:
         """Follow nothing."""
 
     def due(self, state: State, due_us: int | None, kind: str, name: str) -> None:

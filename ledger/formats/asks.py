@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Beside", "Devices", "Options", "Said", "ask_of", "request_of"]
 
-WHOLE_MILLI = 1000
+_WHOLE_MILLI = 1000
 _MAX_COUNT = 16
 _MAX_NODES = 1024
 _MAX_SLICES = 64
@@ -109,8 +109,8 @@ def _mode(devices: Devices) -> dict[str, Any] | str:
 def _share(devices: Devices) -> dict[str, Any] | str:
     if devices.shares_of is None:
         return "how large a share is stands elsewhere; say how many shares a device has"
-    milli = -(-WHOLE_MILLI * devices.shares // devices.shares_of)
-    if milli > WHOLE_MILLI:
+    milli = -(-_WHOLE_MILLI * devices.shares // devices.shares_of)
+    if milli > _WHOLE_MILLI:
         asked = f"asks for {devices.shares} shares of {devices.shares_of}"
         return f"{asked}, which is more than one device; ask for whole devices"
     return {"mode": "share", "gpu_milli": milli, "memory_mib": devices.memory_mib}

@@ -79,7 +79,7 @@ _WHOLE_MILLI = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_PROFILE = re.compile(r"(?:[1-9]c\.)?[1-9]g\.[0-9]{1,4}gb(?:\+[a-z.]{1,10})?")
+_PROFILE = re.compile(r"(?:[1-9]c\.)?[1-9]g\.[0-9]{1,4}gb(?:[+-][a-z.]{1,10})?")
 _RESOURCE = re.compile(
     r"nvidia\.com/mig-((?:[1-9]c\.)?[1-9]g\.[0-9]{1,4}gb)(?:\.(me|me\.all|gfx))?"
 )

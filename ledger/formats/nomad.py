@@ -35,7 +35,7 @@ _REASONS = {
     "Affinities": "a preference; a request states what must be",
     "Constraints": "not read: what Nomad knows of a node is not known here",
     "MaxRunDuration": "not read; give the longest run time",
-    "Spreads": "the ledger does not spread requests",
+    "Spreads": "a preference; spread of an ask keeps replicas of a task apart",
 }
 _RESOURCE_REASONS = {
     "CPU": "is in MHz, which is no number of cores; use cores",

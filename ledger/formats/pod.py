@@ -39,7 +39,7 @@ _POD_REASONS = {
     "resourceClaims": "not read: devices asked for by claims are missing from the request",
     "preemptionPolicy": "what a request may evict is said by its queue",
     "tolerations": "the ledger has no taints",
-    "topologySpreadConstraints": "the ledger does not spread pods",
+    "topologySpreadConstraints": "not read; spread of an ask keeps replicas of a task apart",
 }
 _CLAIMS = {"claims": "not read: devices asked for by claims are missing from the request"}
 
