@@ -75,7 +75,10 @@ def test_a_dry_run_prints_what_would_be_reported(tmp_path: Path) -> None:
         ),
         "a node": (["doctor", "--fake", "node.toml"], 0, ""),
         "no such board": (["doctor", "--fake", "bad.toml"], 2, "no board 'V100'"),
-        "neither": (["collector"], 2, "--dry-run"),
+        "no library: the agent cannot begin": (
+            ["collector", "--fake", "no.toml"], 3, "gpuledger doctor",
+        ),
+        "no mode": (["collector", "--fake", "node.toml", "--mig-mode", "GPU-a=1"], 2, "UUID=on"),
     }.values(),
 )  # fmt: skip
 def test_exit_statuses_are_those_of_all_commands(

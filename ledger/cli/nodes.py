@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectors.nvml.report import Note
     from schemas.observations import DeviceReport
 
-__all__ = ["FakeOption", "dry_run", "register"]
+__all__ = ["FakeOption", "checked", "dry_run", "name_of", "register"]
 
 FakeOption = Annotated[
     Path | None,
@@ -42,7 +42,7 @@ async def doctor(session: Session, *, fake: FakeOption = None) -> None:
     from collectors.nvml.reader import NvmlReader
     from collectors.nvml.watchdog import NvmlChild
 
-    child = NvmlChild(fake=_checked(fake))
+    child = NvmlChild(fake=checked(fake))
     reader = NvmlReader(child)
     try:
         host = await reader.host()
@@ -79,7 +79,12 @@ def _shown(found: Sequence[Check]) -> str:
     return text.removesuffix("\n")
 
 
-def _checked(fake: Path | None) -> Path | None:
+def name_of(node: Sequence[str] | None) -> str:
+    """Return the name that this host is to have: the one given, or its own."""
+    return node[0] if node else socket.gethostname().partition(".")[0]
+
+
+def checked(fake: Path | None) -> Path | None:
     """Return the path; raise `Usage` when the file describes no node."""
     from collectors.fake_nvml.described import Described, node_of
     from collectors.files import BadFile, read_model
@@ -94,7 +99,7 @@ def _checked(fake: Path | None) -> Path | None:
 
 
 async def dry_run(
-    session: Session, *, node: str | None, pool: str, fake: Path | None, labels: dict[str, str]
+    session: Session, *, node: str, pool: str, fake: Path | None, labels: dict[str, str]
 ) -> None:
     """Print what the agent of this host would report now, and put nothing on any log.
 
@@ -105,12 +110,12 @@ async def dry_run(
     from collectors.nvml.report import Standing, node_inventory
     from collectors.nvml.watchdog import NvmlChild
 
-    child = NvmlChild(fake=_checked(fake))
+    child = NvmlChild(fake=checked(fake))
     try:
         inventory = await NvmlReader(child).inventory()
     finally:
         await child.close()
-    standing = Standing(node or socket.gethostname().partition(".")[0], pool, labels)
+    standing = Standing(node, pool, labels)
     report, notes = node_inventory(
         inventory,
         standing,

@@ -176,20 +176,37 @@ async def collector(
     pool: Annotated[str, typer.Option(help="the pool that this host's GPUs are in")] = "main",
     label: Annotated[list[str] | None, typer.Option(help="of this host, NAME=VALUE")] = None,
     fake: FakeOption = None,
+    journal: Annotated[
+        Path | None, typer.Option(help="this host's memory [gpuledger-agent-NODE.db]")
+    ] = None,
+    mig_mode: Annotated[
+        list[str] | None, typer.Option(help="change a device's MIG mode at the start, UUID=on|off")
+    ] = None,
+    leave_processes: Annotated[
+        bool, typer.Option("--leave-processes", help="end no process: wait until it has ended")
+    ] = False,
 ) -> None:
     """Be the agent of nodes: report what they have, carry out orders, until Ctrl-C.
 
-    With --dry-run nothing is put on the log: what the agent of this host would report is
-    printed, and what it could not read.
+    Of this host and its GPUs, or with --simulate of simulated nodes. With --dry-run nothing
+    is put on the log: what this host's agent would report is printed, and what it could not
+    read.
     """
-    if dry_run:
+    if simulate is None:
         from ledger.cli import nodes
 
-        name = node[0] if node else None
-        await nodes.dry_run(session, node=name, pool=pool, fake=fake, labels=pairs_of(label))
+        name, labels = nodes.name_of(node), pairs_of(label)
+        if dry_run:
+            await nodes.dry_run(session, node=name, pool=pool, fake=fake, labels=labels)
+            return
+        from ledger.cli.node_agent import HostAgent, run
+
+        modes = pairs_of(mig_mode, "--mig-mode")
+        ends = not leave_processes
+        checked = nodes.checked(fake)
+        host = HostAgent(name, pool, cell, checked, journal, labels, modes, ends)
+        await run(session, host)
         return
-    if simulate is None:
-        raise Usage("--simulate FILE plays nodes; --dry-run prints what this host would report")
     from ledger.cli.site import collect
 
     await collect(session, simulate, faults, cell, node or (), speed)

@@ -1,0 +1,57 @@
+"""How a node's agent says something: kept in its journal first, with both its clocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collectors.journal import Journal, OrderRow, Stamp
+    from collectors.tasks import Said
+
+__all__ = ["Teller"]
+
+#: From which difference between the two clocks on the wall clock was set meanwhile (C43).
+_STEPPED_US = 1_000_000
+
+
+class Teller:
+    """Speaks for one incarnation of a node."""
+
+    def __init__(self, journal: Journal, node: str, incarnation: str) -> None:
+        """Put what is said into this journal."""
+        self.node = node
+        self.incarnation = incarnation
+        self._journal = journal
+
+    def say(self, kind: str, **data: object) -> Said:
+        """Put an observation among what is to be sent."""
+        about = {
+            "node": self.node,
+            "incarnation": self.incarnation,
+            "node_time_us": self._journal.clock.wall_us(),
+        }
+        return self._journal.say(kind, about | data)
+
+    def took_us(self, since: Stamp) -> int:
+        """Return how long it is since then, by the steady clock of this boot."""
+        return max(0, self._journal.clock.steady_us() - since.steady_us)
+
+    def done(self, row: OrderRow, evidence: dict[str, Any], **more: object) -> None:
+        """Answer an order that was carried out."""
+        self._answer(row, "order.done", evidence, took_us=self.took_us(row.heard), **more)
+
+    def fail(self, row: OrderRow, reason: str, evidence: dict[str, Any]) -> None:
+        """Answer an order that was refused or could not be carried out; ``reason`` is a code."""
+        self._answer(row, "order.failed", evidence, reason=reason)
+
+    def _answer(self, row: OrderRow, kind: str, evidence: dict[str, Any], **more: object) -> None:
+        with self._journal.transaction():
+            whole = evidence | self._clock_step(row.heard)
+            said = self.say(kind, order=row.id, evidence=whole, **more)
+            self._journal.close_order(row.id, said)
+
+    def _clock_step(self, since: Stamp) -> dict[str, int]:
+        """Say by how much the wall clock was set while an order was carried out."""
+        now = self._journal.stamp()
+        step_us = (now.wall_us - since.wall_us) - (now.steady_us - since.steady_us)
+        return {"clock_step_us": step_us} if abs(step_us) >= _STEPPED_US else {}

@@ -1,0 +1,111 @@
+"""``gpuledger collector`` on a host with GPUs: the node's agent, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ledger.cli.common import DEFAULT_CELL, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collectors.node_agent import NodeAgent
+    from collectors.nvml.watchdog import NvmlChild
+    from ledger.cli.common import Session
+
+__all__ = ["HostAgent", "run"]
+
+_MODES = {"on": True, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class HostAgent:
+    """How the agent of this host is to be, as the command line says.
+
+    ``mig`` is the MIG mode that devices are to have, by UUID: ``on`` or ``off``.
+    """
+
+    node: str
+    pool: str
+    cell: str | None = None
+    fake: Path | None = None
+    journal: Path | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    mig: Mapping[str, str] = field(default_factory=dict)
+    ends_processes: bool = True
+
+    @property
+    def in_cell(self) -> str:
+        """The cell that this node is in."""
+        return self.cell or os.environ.get("GPULEDGER_CELL") or DEFAULT_CELL
+
+    @property
+    def file(self) -> Path:
+        """The agent's journal."""
+        return self.journal or Path(f"gpuledger-agent-{self.node}.db")
+
+
+async def run(session: Session, host: HostAgent) -> None:
+    """Be this host's agent on the session's log, until SIGINT or SIGTERM.
+
+    Raise `Usage` for a journal that another agent has open, `ConnectionError` where the
+    NVIDIA library is not installed, and the log's errors.
+    """
+    from collectors.node_shell import NodeShell, ShellOptions
+    from collectors.nvml.watchdog import NvmlChild
+    from ledger.cli.site import stop_on_signals
+
+    wrong = next((one for one in host.mig.values() if one not in _MODES), None)
+    if wrong is not None:
+        raise Usage(f"--mig-mode takes UUID=on or UUID=off, not {wrong!r}")
+    child = NvmlChild(fake=host.fake)
+    stop = stop_on_signals()
+    try:
+        agent = await _agent(child, host)
+        try:
+            async with session.open(write=True) as log:
+                plain = {"node": host.node, "cell": host.in_cell, "journal": str(host.file)}
+                text = f"{host.node} in cell {host.in_cell}, journal {host.file}; Ctrl-C ends"
+                session.emit({**plain, "incarnation": agent.incarnation}, text)
+                shell = NodeShell(log, agent, ShellOptions(session.prefix))
+                for uuid, mode in host.mig.items():
+                    agent.change_mode(uuid, enabled=_MODES[mode])
+                await shell.run(stop)
+        finally:
+            agent.journal.close()
+    finally:
+        await child.close()
+
+
+async def _agent(child: NvmlChild, host: HostAgent) -> NodeAgent:
+    from collectors.journal import Clock, Journal, JournalBusy
+    from collectors.lease_work import Patience
+    from collectors.node_agent import NodeAgent, NodeOptions
+    from collectors.nvml.host_facts import host_facts, iommu_group
+    from collectors.nvml.reader import NvmlReader
+    from collectors.nvml.report import Standing
+    from collectors.processes import HostProcesses
+
+    found = await NvmlReader(child).host()
+    if found.why == "library-not-found":
+        # Whatever else is wrong may pass, and the node must be heard meanwhile.
+        raise ConnectionError("NVML: library-not-found; gpuledger doctor says what to do")
+    clock = Clock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000)
+    try:
+        journal = Journal(host.file, clock)
+    except JournalBusy as error:
+        raise Usage(f"the journal cannot be used: {error}") from None
+    return NodeAgent(
+        child,
+        journal,
+        Standing(host.node, host.pool, dict(host.labels)),
+        host.in_cell,
+        facts=host_facts(),
+        processes=HostProcesses(),
+        options=NodeOptions(patience=Patience(ends_processes=host.ends_processes)),
+        group_of=iommu_group,
+    )
