@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from ledger.log.port import Record
 from ledger.log.sqlite import SqliteLog
 from ledger.log.topics import apply
 from ledger.reading import cells_of, fold_log
+from ledger.replay.states import PositionSnapshots, fold_at, make_snapshots
 from ledger.shard import Shard, ShardOptions
 from ledger.snapshots import SnapshotStore
 from ledger.wire import full_name, input_entry
@@ -26,6 +29,9 @@ __all__ = ["run"]
 PREFIX = "gpuledger"
 _EVENTS = full_name(PREFIX, "events")
 _CHUNK = 5000
+
+#: Records between two snapshots of positions: the default of ``gpuledger snapshots make``.
+_EVERY = 25_000
 
 
 def run(records: int, seed: int, folder: Path | None) -> dict[str, Any]:
@@ -50,6 +56,7 @@ async def _run(scratch: Path, records: int, seed: int) -> dict[str, Any]:
         last = (await log.read(_EVENTS, 0, end - 1, 1))[0]
         snapshots.save(0, folds[0], last.value)
         first = await _first_decision(log, snapshots)
+        positions = await _positions(log, scratch / "positions", end, seed)
     return {
         "bench": "replay",
         "workload": "one-GPU requests in SQLite: submitted and granted, released, proved clean",
@@ -58,6 +65,9 @@ async def _run(scratch: Path, records: int, seed: int) -> dict[str, Any]:
         "seconds": round(replayed, 3),
         "records_per_s": round(end / replayed),
         "first_decision_s": round(first, 3),
+        "snapshot_every": _EVERY,
+        "position_s": round(statistics.median(positions), 3),
+        "position_worst_s": round(max(positions), 3),
         "digest": found,
         "peak_rss_mib": peak_rss_mib(),
     }
@@ -78,6 +88,20 @@ async def _fill(log: SqliteLog, records: int, seed: int) -> str:
             await log.append(_EVENTS, 0, cell.entries[at : at + _CHUNK])
         cell.entries.clear()
     return digest(cell.fold.cells)
+
+
+async def _positions(log: SqliteLog, folder: Path, end: int, seed: int) -> list[float]:
+    """Time the way to the state at positions: the farthest from a snapshot, and some drawn."""
+    store = PositionSnapshots(folder, _EVENTS)
+    async for _ in make_snapshots(log, PREFIX, store, _EVERY):
+        pass
+    draw = random.Random(seed)
+    seconds = []
+    for offset in (max(end // _EVERY * _EVERY, 1) - 1, *(draw.randrange(end) for _ in range(8))):
+        began = time.perf_counter()
+        await fold_at(log, PREFIX, {0: offset}, [store])
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 async def _first_decision(log: SqliteLog, snapshots: SnapshotStore) -> float:

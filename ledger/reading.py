@@ -27,6 +27,7 @@ __all__ = [
     "Upto",
     "cells_of",
     "fold_log",
+    "fold_values",
     "position_of",
     "read_events",
 ]
@@ -147,7 +148,7 @@ async def fold_log(
             fold = await _from_snapshot(log, topic, number, snapshots) or fold
         fold.reading()
         done += fold.head.offset
-        async for count in _fold_values(log, topic, number, fold, upto):
+        async for count in fold_values(log, topic, number, fold, upto):
             done += count
             if progress is not None:
                 progress(done, total)
@@ -157,10 +158,13 @@ async def fold_log(
     return folds
 
 
-async def _fold_values(
+async def fold_values(
     log: Log, topic: str, partition: int, fold: Fold, upto: Upto | None
 ) -> AsyncIterator[int]:
-    """Fold one partition as `read_events` does, values only; yield the count of each chunk."""
+    """Fold one partition as `read_events` does, values only; yield the count of each chunk.
+
+    The fold goes on from where it stands.
+    """
     end = await _end(log, topic, partition, upto)
     head = fold.head
     while head.offset < end:

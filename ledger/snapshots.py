@@ -49,9 +49,10 @@ class SetAside:
 class SnapshotStore:
     """Snapshots of one topic's partitions in one folder."""
 
-    def __init__(self, folder: Path, topic: str) -> None:
-        """Use ``folder``, made when the first snapshot is written."""
+    def __init__(self, folder: Path, topic: str, keep: int = _KEEP) -> None:
+        """Use ``folder``, made when the first snapshot is written; the newest ``keep`` stay."""
         self.folder = folder
+        self.keep = keep
         self.topic = topic
         self.set_aside: list[SetAside] = []
 
@@ -76,7 +77,7 @@ class SnapshotStore:
             file.flush()
             os.fsync(file.fileno())
         partial.rename(path)
-        for old in self._found(partition)[_KEEP:]:
+        for old in self._found(partition)[self.keep :]:
             old.unlink(missing_ok=True)
         return path
 
@@ -95,17 +96,26 @@ class SnapshotStore:
             if isinstance(loaded, str):
                 self._put_aside(path, loaded)
                 continue
-            fold, last = loaded
-            offset = fold.head.offset
+            offset = loaded[0].head.offset
             if offset > end:
                 self._put_aside(
                     path, f"it is newer than the log: at {offset}, the log ends at {end}"
                 )
-            elif offset and record_hash(await value_at(offset - 1)) != last:
-                self._put_aside(path, f"the log has another record at {offset - 1}")
-            else:
-                return fold
+                continue
+            found = await self._borne_out(*loaded, value_at)
+            if not isinstance(found, str):
+                return found
+            self._put_aside(path, found)
         return None
+
+    async def _borne_out(
+        self, fold: Fold, last: str, value_at: Callable[[int], Awaitable[bytes | None]]
+    ) -> Fold | str:
+        """Return the fold when the log still has the record it ends with, else what is wrong."""
+        offset = fold.head.offset
+        if offset and record_hash(await value_at(offset - 1)) != last:
+            return f"the log has another record at {offset - 1}"
+        return fold
 
     def _read(self, path: Path, partition: int) -> tuple[Fold, str] | str:
         try:

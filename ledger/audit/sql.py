@@ -19,9 +19,11 @@ import duckdb
 from ledger.audit.tables import EVENTS, RECORDS, VIEWS, batches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
-    from ledger.audit.tables import Table
+    from ledger.audit.tables import Table, View
     from ledger.log.port import Log
     from ledger.reading import Upto
 
@@ -73,7 +75,12 @@ async def load(
 class Ledger:
     """A copy of the ledger in memory. `add` rows, `lock` once, then `query`."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        tables: Sequence[Table] = (RECORDS, EVENTS),
+        views: Sequence[View] = VIEWS,
+    ) -> None:
         self._limits = limits
         self._db = duckdb.connect()
         # Without this a name of a Python variable is a table.
@@ -82,18 +89,19 @@ class Ledger:
         self._db.execute("SET temp_directory = ''")
         self._db.execute(f"SET memory_limit = '{int(limits.memory_mib)} MiB'")
         self._db.execute(f"SET threads = {int(limits.threads)}")
-        for table in (RECORDS, EVENTS):
+        for table in tables:
             columns = ", ".join(f'"{name}" {kind}' for name, kind, _ in table.columns)
             self._db.execute(f"CREATE TABLE {table.name} ({columns})")
-        for view in VIEWS:
+        for view in views:
             self._db.execute(f"CREATE VIEW {view.name} AS {view.query}")
 
     def add(self, records: pa.Table, events: pa.Table) -> None:
         """Add rows of both tables; before `lock`."""
-        self._insert(RECORDS, records)
-        self._insert(EVENTS, events)
+        self.put(RECORDS, records)
+        self.put(EVENTS, events)
 
-    def _insert(self, table: Table, rows: pa.Table) -> None:
+    def put(self, table: Table, rows: pa.Table) -> None:
+        """Add rows of one table."""
         self._db.register("incoming", rows)
         try:
             self._db.execute(f"INSERT INTO {table.name} FROM incoming")
@@ -104,6 +112,10 @@ class Ledger:
             ) from error
         finally:
             self._db.unregister("incoming")
+
+    def clear(self, table: Table) -> None:
+        """Take all rows out of one table, so that others can be put there."""
+        self._db.execute(f"DELETE FROM {table.name}")  # noqa: S608 - a name of this program's
 
     def lock(self) -> None:
         """Turn off every way out, for good."""

@@ -54,6 +54,7 @@ _ARROW: dict[str, Any] = {
     "INTEGER": pa.int32(),
     "BIGINT": pa.int64(),
     "VARCHAR": pa.string(),
+    "BOOLEAN": pa.bool_(),
     "JSON": pa.string(),
 }
 

@@ -68,7 +68,7 @@ PrefixOption = Annotated[
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option(help="as it was: a time (RFC 3339), or a record as events/0@17 [now]"),
+    typer.Option(help="as it was: a time (RFC 3339), a record as events/0@17, an offset [now]"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON: one object, or one a line")]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ledger.cli.common import AtOption, No, Session, Usage, command, table
+from ledger.cli.positions import Starts, passed_over, places_of, position_of, stores_of
 
 if TYPE_CHECKING:
     from ledger.answers.placed import Placed
@@ -219,19 +220,26 @@ async def state(
     session: Session,
     at: AtOption = None,
     cell: Annotated[str | None, typer.Option(help="only this cell [all]")] = None,
+    *,
+    starts: Starts,
 ) -> None:
     """Show who has what, what waits and what is broken, now or at any point of the log."""
     import orjson
 
     from ledger.core.digest import canonical
-    from ledger.reading import cells_of, fold_log
+    from ledger.reading import cells_of
+    from ledger.replay.states import fold_at
 
-    upto = upto_of(at)
+    position = position_of(at or "end", "--at")
+    stores = stores_of(session, starts)
     async with session.open() as log:
-        only = list(upto.offsets) if upto is not None and upto.offsets is not None else None
-        folds = await fold_log(
-            log, session.prefix, only, upto=upto, progress=session.progress("reading")
+        (place,) = await places_of(log, session, position)
+        folds = await fold_at(
+            log, session.prefix, place, stores, progress=session.progress("reading")
         )
+    passed_over(session, stores)
+    for fold in folds.values():
+        fold.ready()
     cells = cells_of(folds)
     if cell is not None and cell not in cells:
         raise No(f"there is no cell {cell}; the ledger has {', '.join(cells) or 'none'}")
@@ -243,23 +251,8 @@ async def state(
 
 
 def upto_of(at: str | None) -> Upto | None:
-    """Return what ``--at`` means; raise `Usage` when it is neither time nor position."""
-    from datetime import UTC, datetime
-
-    from ledger.reading import Upto
-
-    if at is None:
-        return None
-    match = _POSITION.fullmatch(at)
-    if match is not None:
-        return Upto(offsets={int(match[1]): int(match[2]) + 1})
-    try:
-        when = datetime.fromisoformat(at)
-    except ValueError:
-        raise Usage(f"--at takes a time such as 2026-01-31T12:00:00Z, not {at!r}") from None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return Upto(time_us=round(when.timestamp() * 1_000_000))
+    """Return what ``--at`` means (`ledger.replay.position`); raise `Usage` when it is none."""
+    return None if at is None else position_of(at, "--at").upto()
 
 
 def _cell_text(one: State, at: str | None) -> str:
@@ -275,15 +268,17 @@ def _cell_text(one: State, at: str | None) -> str:
             str(sum(1 for each in one.leases.values() if each.tenant == quota.name)),
             str(_waiting(one, tenant=quota.name)),
         ]
-        for quota in one.quotas.values()
+        for _, quota in sorted(one.quotas.items())
     ]
     queues = [
         [queue.name, queue.ordering, str(_waiting(one, queue=queue.name))]
-        for queue in one.queues.values()
+        for _, queue in sorted(one.queues.items())
     ]
     leases = [
         [lease.id, lease.tenant, lease.state, time_text(lease.granted_us), _units(lease.parts)]
-        for lease in list(one.leases.values())[:_LEASES]
+        for lease in sorted(one.leases.values(), key=lambda each: (each.granted_us, each.id))[
+            :_LEASES
+        ]
     ]
     sections = (
         (["node", "pool", "state", "devices", "which are"], _node_rows(one)),
@@ -298,10 +293,12 @@ def _cell_text(one: State, at: str | None) -> str:
         lines.append(f"and {len(one.leases) - _LEASES} more leases; --json has all")
     lines += [
         f"out of use: {device.uuid} on {device.node}: {device.quarantine or device.health}"
-        for device in one.devices.values()
+        for _, device in sorted(one.devices.items())
         if device.quarantine is not None or device.health != "healthy"
     ]
-    lines += [f"alarm {name}: since {time_text(since)}" for name, since in one.alarms.items()]
+    lines += [
+        f"alarm {name}: since {time_text(since)}" for name, since in sorted(one.alarms.items())
+    ]
     lines.append(f"open orders: {len(one.orders)}")
     return "\n".join(lines)
 
@@ -313,7 +310,7 @@ def _node_rows(one: State) -> list[list[str]]:
     from ledger.core.state import device_state, slice_state
 
     rows = []
-    for node in one.nodes.values():
+    for _, node in sorted(one.nodes.items()):
         counts: Counter[str] = Counter()
         for uuid in node.devices:
             device = one.devices[uuid]

@@ -1,0 +1,130 @@
+"""The state at one position as SQL tables, for an expression that is true or false of it.
+
+The tables are those of `ledger.replay.tables`, made from the classes of the state, so
+that none is forgotten. The database is that of ``gpuledger sql``: in memory, locked,
+one SELECT, limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from ledger.audit.sql import BadQuery, Ledger, Limits
+from ledger.audit.tables import Table
+from ledger.core import advance, compatibility, licences, links, quota, state, templates
+from ledger.core.policies import workload
+from ledger.replay.tables import CELL, KINDS, plain_row, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ledger.core.state import State
+
+__all__ = ["TABLES", "StateTables"]
+
+_CLASSES: dict[str, type[Any]] = {
+    "pools": state.Pool,
+    "workloads": workload.Workload,
+    "queues": state.Queue,
+    "quotas": quota.Quota,
+    "quota_asks": quota.QuotaAsk,
+    "templates": templates.Template,
+    "reservations": advance.Reservation,
+    "compatibilities": compatibility.Compatibility,
+    "licences": licences.Licence,
+    "links": links.Link,
+    "nodes": state.Node,
+    "devices": state.Device,
+    "slices": state.Slice,
+    "requests": state.Request,
+    "leases": state.Lease,
+    "orders": state.Order,
+}
+
+#: Column types of annotations; what is not here is nested, and JSON.
+_TYPES = {"int": "BIGINT", "str": "VARCHAR", "bool": "BOOLEAN"}
+
+_COUNTERS = dict.fromkeys(("now_us", "swept_us", "next_id", "arrivals"), "BIGINT")
+_FLAGS = dict.fromkeys(("pass_cut", "pools_limited"), "BOOLEAN")
+
+#: Columns of what is no class of its own, and what is worked out of those that are.
+_COLUMNS: dict[str, dict[str, str]] = {
+    CELL: _COUNTERS | _FLAGS,
+    "alarms": {"since_us": "BIGINT"},
+    "seen": {
+        "fingerprint": "VARCHAR",
+        "code": "VARCHAR",
+        "time_us": "BIGINT",
+        "how": "VARCHAR",
+        "leases": "BIGINT",
+    },
+    "devices": {"state": "VARCHAR"},
+    "slices": {"state": "VARCHAR"},
+}
+
+
+def _table(name: str, kind: str) -> Table:
+    columns = {"cell": "VARCHAR", "id": "VARCHAR"}
+    for one in fields(_CLASSES[name]) if name in _CLASSES else ():
+        columns[one.name] = _TYPES.get(str(one.type).removesuffix(" | None"), "JSON")
+    columns |= _COLUMNS.get(name, {})
+    meaning = f"one row a {kind} of the state"
+    return Table(name, meaning, tuple((column, of, "") for column, of in columns.items()))
+
+
+TABLES: dict[str, Table] = {name: _table(name, kind) for name, kind in KINDS.items()}
+
+
+class StateTables:
+    """A locked database of the state's tables, filled anew for each position it is asked of."""
+
+    def __init__(self, expression: str, limits: Limits | None = None) -> None:
+        """Take one SELECT that returns one boolean."""
+        self.expression = expression
+        self._database = Ledger(limits or Limits(threads=1), tuple(TABLES.values()), ())
+        self._database.lock()
+        # Only what the expression may name is filled in; query_table() may put a name together.
+        text = expression.lower()
+        self._named = [one for one in TABLES.values() if one.name in text or "query" in text]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the tables that the expression may look at."""
+        return frozenset(one.name for one in self._named)
+
+    def holds(self, cells: Mapping[str, State]) -> bool:
+        """Say whether the expression is true of the cells; NULL and no row are no.
+
+        Raise `BadQuery` when it is wrong, goes beyond a limit, or is not one boolean.
+        """
+        for table in self._named:
+            self._database.clear(table)
+            rows = _rows(table, cells)
+            if rows.num_rows:
+                self._database.put(table, rows)
+        result = self._database.query(self.expression)
+        if result.types != ("BOOLEAN",) or len(result.rows) > 1:
+            shape = f"{len(result.rows)} row(s) of {', '.join(result.types)}"
+            raise BadQuery(f"the expression must be one SELECT that returns one boolean; {shape}")
+        return result.rows == [(True,)]
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._database.close()
+
+
+def _rows(table: Table, cells: Mapping[str, State]) -> pa.Table:
+    columns: dict[str, list[Any]] = {name: [] for name, _, _ in table.columns}
+    kinds = {name: kind for name, kind, _ in table.columns}
+    for cell, one in cells.items():
+        for key, row in rows_of(one, table.name).items():
+            plain = {**plain_row(row), "cell": cell, "id": key}
+            for name, column in columns.items():
+                value = plain.get(name)
+                nested = kinds[name] == "JSON" and value is not None
+                column.append(orjson.dumps(value).decode() if nested else value)
+    return pa.table(columns, schema=table.schema())

@@ -1,0 +1,130 @@
+"""The fold at any place of the log, made from the nearest one known before it.
+
+Snapshots of positions are derived data: one that is damaged or of another log is
+passed over and said so, and the next older one is taken; at last the log is read from
+its beginning. Reading never renames or removes one, and never one of a worker's.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ledger.core.digest import load_fold, save_fold
+from ledger.core.fold import Fold
+from ledger.reading import Upto, fold_values
+from ledger.snapshots import SetAside, SnapshotStore
+from ledger.wire import full_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from ledger.log.port import Log
+    from ledger.replay.position import Place
+
+__all__ = ["PositionSnapshots", "copy_of", "fold_at", "make_snapshots"]
+
+
+class PositionSnapshots(SnapshotStore):
+    """Snapshots at many offsets of a folder, for readers: all are kept, none is renamed."""
+
+    def __init__(self, folder: Path, topic: str) -> None:
+        """Use ``folder``; it may be that of a worker, as long as it is only read."""
+        super().__init__(folder, topic, keep=sys.maxsize)
+
+    def offsets(self, partition: int) -> dict[int, Path]:
+        """Return the snapshots of a partition by offset, newest first."""
+        return {int(path.stem.rpartition("-")[2]): path for path in self._found(partition)}
+
+    async def read(
+        self, path: Path, partition: int, value_at: Callable[[int], Awaitable[bytes | None]]
+    ) -> Fold | None:
+        """Return one snapshot when the log bears it out, else None (see ``set_aside``)."""
+        loaded = self._read(path, partition)
+        found = loaded if isinstance(loaded, str) else await self._borne_out(*loaded, value_at)
+        if isinstance(found, str):
+            self.set_aside.append(SetAside(path, found))
+            return None
+        return found
+
+
+async def fold_at(
+    log: Log,
+    prefix: str,
+    place: Place,
+    stores: Sequence[PositionSnapshots] = (),
+    start: Mapping[int, Fold] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[int, Fold]:
+    """Return the folds at a place, by partition; they keep no index (`Fold.ready` makes it).
+
+    ``start`` are folds to go on from, at or before the place; they are used up. A newer
+    snapshot goes before them. ``progress`` is called with the records done and those there
+    are. Raises as `ledger.reading.read_events` does.
+    """
+    topic = full_name(prefix, "events")
+    folds: dict[int, Fold] = {}
+    total, done = sum(place.values()), 0
+    for number, end in place.items():
+        fold = (start or {}).get(number) or Fold()
+        fold = await _newest(log, topic, number, stores, (fold.head.offset, end)) or fold
+        fold.reading()
+        async for _ in fold_values(log, topic, number, fold, Upto(offsets={number: end})):
+            if progress is not None:
+                progress(done + fold.head.offset, total)
+        done += end
+        folds[number] = fold
+    return folds
+
+
+async def _newest(
+    log: Log,
+    topic: str,
+    partition: int,
+    stores: Sequence[PositionSnapshots],
+    between: tuple[int, int],
+) -> Fold | None:
+    """Return the newest snapshot that is of this log, behind the first offset, not the second."""
+
+    async def value_at(offset: int) -> bytes | None:
+        rows = await log.values(topic, partition, offset, 1)
+        return rows[0][2] if rows and rows[0][0] == offset else None
+
+    first, last = between
+    found = [
+        (offset, number, path)
+        for number, store in enumerate(stores)
+        for offset, path in store.offsets(partition).items()
+        if first < offset <= last
+    ]
+    for _, number, path in sorted(found, reverse=True):
+        fold = await stores[number].read(path, partition, value_at)
+        if fold is not None:
+            return fold
+    return None
+
+
+def copy_of(folds: Mapping[int, Fold]) -> dict[int, Fold]:
+    """Return folds that can go on without changing these."""
+    return {number: load_fold(save_fold(fold)) for number, fold in folds.items()}
+
+
+async def make_snapshots(
+    log: Log, prefix: str, store: PositionSnapshots, every: int
+) -> AsyncIterator[tuple[Path, int]]:
+    """Write a snapshot at each multiple of ``every`` records; yield its path and offset.
+
+    Those that are there already are gone on from, so a second call adds what is new.
+    """
+    topic = full_name(prefix, "events")
+    for number in range(await log.partitions(topic)):
+        end = await log.end(topic, number)
+        folds: dict[int, Fold] = {}
+        for offset in range(every, end + 1, every):
+            if offset in store.offsets(number):
+                folds.clear()
+                continue
+            folds = await fold_at(log, prefix, {number: offset}, [store], folds)
+            last = await log.values(topic, number, offset - 1, 1)
+            yield store.save(number, folds[number], last[0][2]), offset

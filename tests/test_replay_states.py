@@ -1,0 +1,114 @@
+"""The state at any place is the one that all records up to it make, however it is reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ledger.core.digest import digest
+from ledger.reading import cells_of
+from ledger.replay.states import PositionSnapshots, copy_of, fold_at, make_snapshots
+from tests.ledgers import PREFIX
+from tests.replay_support import EVENTS, KINDS, drawn, folds_of, log_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ledger.log.port import Log
+
+EVERY = 40
+
+
+async def made(log: Log, folder: Path) -> list[PositionSnapshots]:
+    """Make snapshots of a log; return where they are."""
+    store = PositionSnapshots(folder, EVENTS)
+    async for _ in make_snapshots(log, PREFIX, store, EVERY):
+        pass
+    return [store]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_with_snapshots_and_without_it_is_the_same_state(kind: str, tmp_path: Path) -> None:
+    """At places before, on and behind a snapshot; each is started from the newest before it."""
+    values = drawn()
+    async with await log_of(kind, tmp_path, values) as log:
+        stores = await made(log, tmp_path / "positions")
+        assert sorted(stores[0].offsets(0)) == list(range(EVERY, len(values) + 1, EVERY))
+        for end in (0, 1, EVERY - 1, EVERY, EVERY + 1, 3 * EVERY - 1, len(values)):
+            wanted = digest(folds_of(values, end).cells)
+            for used in ([], stores):
+                folds = await fold_at(log, PREFIX, {0: end}, used)
+                assert folds[0].head.offset == end
+                assert digest(cells_of(folds)) == wanted
+
+
+class Counting:
+    """A log's values, counted."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.read = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.log, name)
+
+    async def values(self, *arguments: object) -> list[tuple[int, int, bytes | None]]:
+        """Pass on what is read."""
+        found = await self.log.values(*arguments)  # type: ignore[arg-type]
+        self.read += len(found)
+        return found
+
+
+async def test_only_the_tail_is_read(tmp_path: Path) -> None:
+    """From a snapshot on; with a fold that is nearer, from there on."""
+    values = drawn()
+    async with await log_of("memory", tmp_path, values) as log:
+        stores = await made(log, tmp_path / "positions")
+        counting = Counting(log)
+        folds = await fold_at(counting, PREFIX, {0: 2 * EVERY + 7}, stores)  # type: ignore[arg-type]
+        assert counting.read == 1 + 7  # the record the snapshot ends with, and the tail
+        counting.read = 0
+        await fold_at(counting, PREFIX, {0: 2 * EVERY + 9}, stores, copy_of(folds))  # type: ignore[arg-type]
+        assert counting.read == 2
+
+
+async def test_a_second_call_adds_what_is_new(tmp_path: Path) -> None:
+    """Snapshots that are there are neither made again nor removed, and there is no limit."""
+    values = drawn()
+    async with await log_of("memory", tmp_path, values[: 2 * EVERY]) as log:
+        store = PositionSnapshots(tmp_path / "positions", EVENTS)
+        first = [offset async for _, offset in make_snapshots(log, PREFIX, store, EVERY)]
+    async with await log_of("memory", tmp_path, values) as log:
+        again = [offset async for _, offset in make_snapshots(log, PREFIX, store, EVERY)]
+    assert first == [EVERY, 2 * EVERY]
+    assert again == list(range(3 * EVERY, len(values) + 1, EVERY))
+    assert len(store.offsets(0)) == len(values) // EVERY > 2
+
+
+async def test_a_bad_snapshot_is_passed_over_and_stays(tmp_path: Path) -> None:
+    """Damaged, or of another log: the next older one is taken, nothing is renamed."""
+    values, end = drawn(), 3 * EVERY
+    async with await log_of("memory", tmp_path, values) as log:
+        stores = await made(log, tmp_path / "positions")
+        before = {path.name for path in stores[0].folder.iterdir()}
+        newest = stores[0].offsets(0)[end]
+        newest.write_bytes(newest.read_bytes()[:-1] + b" ")
+        folds = await fold_at(log, PREFIX, {0: end}, stores)
+        assert digest(cells_of(folds)) == digest(folds_of(values, end).cells)
+        assert [one.path for one in stores[0].set_aside] == [newest]
+        assert {path.name for path in stores[0].folder.iterdir()} == before
+    other = drawn(seed=4)
+    async with await log_of("memory", tmp_path, other) as log:
+        folds = await fold_at(log, PREFIX, {0: end}, [PositionSnapshots(newest.parent, EVENTS)])
+        assert digest(cells_of(folds)) == digest(folds_of(other, end).cells)
+
+
+async def test_partitions_are_apart(tmp_path: Path) -> None:
+    """Each partition has its own snapshots and its own place."""
+    one, other = drawn(seed=3), drawn(seed=4)
+    async with await log_of("memory", tmp_path, one, other) as log:
+        stores = await made(log, tmp_path / "positions")
+        folds = await fold_at(log, PREFIX, {0: EVERY + 1, 1: EVERY + 2}, stores)
+    assert digest(folds[0].cells) == digest(folds_of(one, EVERY + 1).cells)
+    assert digest(folds[1].cells) == digest(folds_of(other, EVERY + 2).cells)
