@@ -397,7 +397,12 @@ async def test_damage_is_exit_4(filled: Cli) -> None:
     assert verified.returncode == 4
     assert orjson.loads(verified.stdout)["faults"][0]["kind"] == "hole"
     assert "DAMAGED gpuledger.events/0@3: hole: 1 entry missing: 3" in filled("verify").stdout
-    for arguments in (["state"], ["why", "a"], ["sql", "SELECT 1"], ["archive", "--to", "o", "--once"]):
+    for arguments in (
+        ["state"],
+        ["why", "a"],
+        ["sql", "SELECT 1"],
+        ["archive", "--to", "o", "--once"],
+    ):
         done = filled(*arguments)
         assert done.returncode == 4, arguments
         assert "gpuledger.events/0@3" in done.stderr
