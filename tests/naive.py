@@ -240,12 +240,14 @@ class Naive(Bookings):
         self.over.add(event["request"])
         self.waiting.discard(event["request"])
         self.plans.pop(event["request"], None)
+        self.repairs.pop(event["request"], None)
         assert self.asked.pop(event["request"]).lease is None
 
     def _request_reserved(self, event: dict[str, Any], _now: int) -> None:
         asked = self.asked[event["request"]]
         self.waiting.discard(asked.id)
         self.plans.pop(asked.id, None)
+        self.repairs.pop(asked.id, None)
         assert asked.lease is None
         parts = [(part["node"], unit) for part in event["parts"] for unit in part["units"]]
         due_us = None if asked.run_us is None else self.now_us + asked.run_us - asked.used_us
@@ -321,6 +323,13 @@ class Naive(Bookings):
             self.plans[name] = Plan(event["nodes"], event["start_us"])
             self.planned_at[name] = set(self.held)
 
+    def _request_repairing(self, event: dict[str, Any], _now: int) -> None:
+        parts = {part["node"]: part["units"] for part in event["parts"]}
+        self.repairs[event["request"]] = parts
+
+    def _request_repair_over(self, event: dict[str, Any], _now: int) -> None:
+        del self.repairs[event["request"]]
+
     # -- leases --------------------------------------------------------------------
 
     def _lease_granted(self, event: dict[str, Any], now: int) -> None:
@@ -328,6 +337,7 @@ class Naive(Bookings):
         assert lease not in self.since, "a lease is granted once"
         self.waiting.discard(asked.id)
         self.plans.pop(asked.id, None)
+        self.repairs.pop(asked.id, None)
         ask = asked.ask
         units = [(part["node"], unit) for part in event["parts"] for unit in part["units"]]
         assert len(units) == ask.get("count", 1) * ask.get("nodes", 1), "all or nothing"

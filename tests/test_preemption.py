@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ledger.testing import CoreDriver, device
 
 
@@ -166,6 +168,42 @@ def test_c23_a_failed_place_is_on_record_and_given_back() -> None:
     assert "request.unreserved" in [event["type"] for event in answer.events]
     assert ("queued", None) == (state_of(cell, "high"), cell.state.devices["GPU-1a"].kept_for)
     assert 1000 == cell.state.quotas["t"].leaving["gpu"]
+
+
+def test_v1_a_kept_place_is_given_when_another_gives_its_quota_back() -> None:
+    """It waits for its quota, whoever of the tree makes room there: not for the evicted alone."""
+    cell = site(3, nominal=2)
+    low(cell, "low")
+    cell.submit("other")
+    assert "reserved" == high(cell)
+    cell.release(cell.lease("other").id)
+    assert ({"low"}, "granted") == (stopping(cell), state_of(cell, "high"))
+
+
+@pytest.mark.parametrize(("nominal", "then"), [(3, "granted"), (1, "queued")])
+def test_s2_a_kept_place_follows_its_quota_at_once(nominal: int, then: str) -> None:
+    """Given when the quota is raised, let go when it is lowered; not only after a load (C23)."""
+    cell = site(3, nominal=2)
+    low(cell, "low")
+    cell.submit("other")
+    assert "reserved" == high(cell)
+    cell.quota("t", nominal_gpu_milli=nominal * 1000)
+    assert ({"low"}, then) == (stopping(cell), state_of(cell, "high"))
+
+
+def test_v1_the_cpu_beside_a_kept_place_is_there_for_others_when_it_is_let_go() -> None:
+    """Also where the kept device itself is not free yet, and whoever waits is of another tree."""
+    cell = site(0)
+    cell.node("n1", [device("GPU-a"), device("GPU-b")], cpu_milli=10_000)
+    low(cell, "low")
+    low(cell, "more", priority=5)
+    assert "reserved" == high(cell, beside={"cpu_milli": 6_000})
+    cell.release(cell.lease("more").id)
+    (clean,) = [one.id for one in cell.state.orders.values() if one.kind == "clean"]
+    cell.order_done(clean)
+    assert "queued" == cell.submit("late", tenant="u", beside={"cpu_milli": 6_000}).code
+    cell.cancel("high")
+    assert ({"low"}, "granted") == (stopping(cell), state_of(cell, "late"))
 
 
 def test_c23_no_eviction_without_quota() -> None:

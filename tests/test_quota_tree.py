@@ -190,6 +190,27 @@ def test_gpu_hours_of_a_period() -> None:
     assert "granted" == cell.state.requests[cell.key("z")].state
 
 
+@pytest.mark.parametrize("how", ["ended", "extended"])
+def test_v1_who_has_no_time_left_any_more_blocks_nobody(how: str) -> None:
+    """The first of a strict queue waits for a place; then its budget is spent by another lease."""
+    cell = tree(2)
+    cell.queue(ordering="strict")
+    quota(cell, "v", 10)
+    hours = 1 if how == "ended" else 2
+    runs: dict[str, Any] = {} if how == "ended" else {"max_run_s": HOUR_S}
+    cell.submit("old", tenant="a", **runs)
+    quota(cell, "a", 4, parent="org", budget={"gpu_hours": hours, "period_s": 86_400})
+    first = cell.submit("first", {"mode": "whole", "count": 2}, tenant="a", max_run_s=HOUR_S // 2)
+    assert "no_capacity" == first.numbers["reason"]
+    assert "behind_in_queue" == cell.submit("next", tenant="v").numbers["reason"]
+    old = cell.lease("old").id
+    if how == "ended":
+        cell.release(old, at_us=cell.now_us + 60_000_000)
+    else:
+        assert "applied" == cell.feed("lease.extend", {"lease": old, "more_s": 60}).code
+    assert "granted" == cell.state.requests[cell.key("next")].state
+
+
 def test_more_is_asked_for_and_approved_by_another() -> None:
     """Who asks may not approve; what is refused changes nothing; all of it is on record."""
     cell = tree()

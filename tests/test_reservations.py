@@ -432,6 +432,68 @@ def test_no_lease_of_another_overlaps_a_reservation(
     assert digest(ledger.cell.replayed().cells) == ledger.cell.digest()
 
 
+def _two_kinds(**queue: Any) -> CoreDriver:
+    """One node with a device of each of two models; the one is reserved, and its time begins."""
+    cell = site(0, **queue)
+    cell.node("n1", [device("GPU-a", model="A10", memory_mib=24_000), device("GPU-h")])
+    reserve(cell, count=1, models=["H100"])
+    cell.tick(START)
+    return cell
+
+
+@pytest.mark.parametrize("ask", [{"mode": "whole"}, {"mode": "share", "gpu_milli": 500}])
+def test_a15_who_runs_within_takes_of_what_is_reserved(ask: dict[str, Any]) -> None:
+    """Another model on the same node is not the reservation's, and may be another's."""
+    cell = _two_kinds()
+    cell.health("GPU-h", "unhealthy")
+    answer = cell.submit("mine", ask, tenant="u", reservation="demo")
+    assert ("queued", "planned_for_another") == (answer.code, answer.numbers["reason"])
+    (unmet,) = [
+        one.code
+        for one in live_rules(
+            cell.state, asking_of(cell.state, cell.state.requests[cell.key("mine")])
+        )
+        if one.verdict == "not met"
+    ]
+    assert "planned_for_another" == unmet
+    cell.health("GPU-h", "healthy")
+    assert ["GPU-h"] == cell.lease("mine").parts["n1"].units
+
+
+def test_a15_nobody_is_evicted_within_for_another_model() -> None:
+    """Whoever is of the lower priority, and holds what is not reserved, stays."""
+    cell = _two_kinds(preemption="any-tenant")
+    assert "granted" == cell.submit("low", {"mode": "whole", "models": ["A10"]},
+                                    preemptible=True).code  # fmt: skip
+    cell.health("GPU-h", "unhealthy")
+    assert "queued" == within(cell, "mine", priority=9).code
+    assert "granted" == cell.lease("low").state
+
+
+def test_a15_a_place_kept_within_is_let_go_when_another_model_is_reserved() -> None:
+    """The reservation is applied again, of other devices, while its request waits for one."""
+    cell = _two_kinds(preemption="any-tenant")
+    cell.quota("u", nominal_gpu_milli=1_000)
+    cell.submit("low", {"mode": "whole", "models": ["A10"]}, tenant="u", preemptible=True)
+    assert "reserved" == within(cell, "mine", priority=9).code
+    assert "GPU-h" in cell.state.requests[cell.key("mine")].kept["n1"]
+    assert "applied" == reserve(cell, count=1, models=["A10"]).code
+    cell.answer_all_orders()
+    assert ["GPU-a"] == cell.lease("mine").parts["n1"].units
+
+
+def test_s2_a_place_kept_for_the_quota_alone_is_let_go_when_time_moves_it() -> None:
+    """It would still run when the reservation begins: seen at once, and not only after a load."""
+    cell = site(preemption="any-tenant")
+    cell.pool(order_timeout_s=4 * 3_600)
+    cell.quota("t", nominal_gpu_milli=1_000)
+    cell.submit("low", preemptible=True, max_run_s=90 * 60)
+    reserve(cell)
+    assert "reserved" == cell.submit("high", max_run_s=60 * 60, priority=9).code
+    cell.tick(START - 50 * MINUTE)
+    assert "queued" == state_of(cell, "high")
+
+
 def test_why_and_what_would_help() -> None:
     """A waiting request is told that its time has not begun; another, of a shorter run."""
     cell = site()

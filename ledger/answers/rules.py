@@ -10,7 +10,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.advance import within_time
+from ledger.core.advance import reserved_class, within_time
 from ledger.core.asking import Asker, asker_of, class_over, over_quota
 from ledger.core.backfill import allowed_nodes
 from ledger.core.constraints import pool_serves
@@ -255,7 +255,8 @@ def _supply(state: State, asking: Asking) -> Iterator[_Asked]:
 
 def _planned(state: State, asking: Asking, *, fits: bool) -> _Asked:
     allowed = allowed_nodes(state, asking.asker, state.now_us) if fits else None
-    met = allowed is None or place(state, asking.need, None, allowed) is not None
+    of_class = reserved_class(state, asking.asker.key)
+    met = allowed is None or place(state, asking.need, of_class, allowed) is not None
     numbers: Numbers = {}
     if allowed is not None and not met:
         index = state.index

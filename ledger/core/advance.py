@@ -38,6 +38,7 @@ __all__ = [
     "need_of_reservation",
     "outside_reservations",
     "reservation_faults",
+    "reserved_class",
     "stands",
     "stretch_clash",
     "within_time",
@@ -90,6 +91,18 @@ def within_time(state: State, key: ShapeKey, now_us: int) -> bool:
         return True
     one = state.reservations.get(key.reservation)
     return one is not None and is_open(one, now_us)
+
+
+def reserved_class(state: State, key: ShapeKey) -> Callable[[ClassKey], bool] | None:
+    """Return what says of a class whether the shape's reservation is of it.
+
+    A node may have devices of other classes too, which are not reserved, or are others'.
+    None: it names no reservation, or needs no device.
+    """
+    one = state.reservations.get(key.reservation or "")
+    if one is None or not key.need.count:
+        return None
+    return lambda of_class: of_class[1:3] == (one.model, one.device_mib)
 
 
 # -- what is left beside reservations ----------------------------------------------
@@ -234,11 +247,14 @@ def _free_by(state: State, node: Node, device: Device, at_us: int, asker: str) -
 def _used(state: State, one: Reservation, node: str, at_us: int, asker: str = "") -> int:
     """Return how many of the node's devices only leases within the reservation hold then.
 
-    What is kept for such counts too, but for the ``asker``.
+    What is kept for such counts too, but for the ``asker``. Those of a class that it was
+    of before it was applied again are none of it.
     """
+    key = _class_on(state, one, node)
     return sum(
-        _is_used(state, one, state.devices[uuid], at_us, asker)
+        _is_used(state, one, device, at_us, asker)
         for uuid in state.nodes[node].devices
+        if _class_of(state, device := state.devices[uuid]) == key
     )
 
 

@@ -78,10 +78,15 @@ def _unplanned(state: State, asker: Asker, now_us: int) -> Callable[[str], bool]
     return allowed
 
 
-def unpromised_nodes(state: State, asker: Asker, now_us: int) -> Callable[[str], bool]:
-    """Return who of the nodes may be cleared for the asker: not for one later in line."""
+def unpromised_nodes(
+    state: State, asker: Asker, now_us: int, *, ended: bool = False
+) -> Callable[[str], bool]:
+    """Return who of the nodes may be cleared for the asker: not for one later in line.
+
+    ``ended``: nobody is to be evicted there, and what ends already is waited for.
+    """
     plans = state.index.plans
-    beside = beside_repairs(state, asker)
+    beside = beside_repairs(state, asker, ended=ended)
     outside = outside_reservations(state, asker, now_us)
 
     def unpromised(node: str) -> bool:

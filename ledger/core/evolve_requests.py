@@ -170,6 +170,9 @@ def let_reservation_go(state: State, request: Request) -> None:
             if thing is not None and thing.kept_for == request.id:
                 thing.kept_for = None
         _refresh(state, node, units)
+        if request.need.cpu_milli or request.need.host_memory_mib:
+            # There is more room beside the devices, also where what was kept is not free yet.
+            state.index.free_class(state, state.nodes[node])
     uncount(state, request)
 
 
@@ -232,7 +235,6 @@ def uncount(state: State, request: Request) -> None:
     holder = holder_of(state, request.tenant, request.project)
     if request.evicted:
         leave(state.quotas[holder], request.charge, -1)
-        state.index.ripen()
     else:
         remove(state, holder, request.charge)
     count_licences(state, request.need, -1)

@@ -14,6 +14,9 @@ __all__ = ["shares", "spend", "use_up"]
 
 def spend(state: State, name: str, milli_us: int, granted_us: int) -> None:
     """Take GPU time off the budgets at and above the quota; give it back when negative."""
+    if milli_us > 0 and state.quotas[name].budgeted:
+        # Who waits for a place, and has no time left for it any more, blocks nobody.
+        state.index.tightened(state, name)
     for quota in chain(state, name) if state.quotas[name].budgeted else ():
         if quota.period_us is None:
             continue

@@ -35,6 +35,7 @@ class Index(SupplyIndex):
         """Note that quotas were set; ``reshaped``: requests may count against another now."""
         self.relieved.update(root_of(state, name) for name in state.quotas)
         self.loosened_queues.update(state.queues)
+        self.ripen()
         if reshaped:
             self._file_again(state)
             self.hold_again(state)

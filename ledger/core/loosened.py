@@ -135,9 +135,15 @@ class Loosened:
         self.held_back.clear()
 
     def relieve(self, state: State, holder: str) -> None:
-        """Note that there is more room in the tree of a quota."""
+        """Note that there is more room in the tree of a quota.
+
+        A kept place waits for its quota, too: for what is evicted of it, but what anybody
+        of the tree gives back is room as well.
+        """
         self.relieved.add(root_of(state, holder))
         self.changed.add(holder)
+        if self.held_back:
+            self.ripen()
 
     def due(self, state: State, due_us: int | None, kind: str, name: str) -> None:
         """Remember that something falls due."""

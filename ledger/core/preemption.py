@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop
 from typing import TYPE_CHECKING
 
+from ledger.core.advance import reserved_class
 from ledger.core.asking import charge_for, over_quota, quota_fits
 from ledger.core.backfill import unpromised_nodes
 from ledger.core.enough import enough
@@ -66,7 +67,7 @@ class Eviction:
     place: Placement
     charge: Charge
     victims: tuple[tuple[str, str], ...]
-    #: Some of them end for the quota alone.
+    #: Some of them end for the quota alone, or might where the place is of another class.
     for_quota: bool = False
 
 
@@ -180,7 +181,8 @@ def _least(
 def _doubtful(state: State, plan: Eviction | None) -> tuple[tuple[str, str], ...]:
     """Return the victims that may be needless beside the others (Q6).
 
-    Where each is on one node and the place needs all of them there is none.
+    Where each is on one node and only the place needs them there is none. Who gives room
+    to the quota besides may make enough of it for a free place of another class.
     """
     if plan is None:
         return ()
@@ -192,8 +194,11 @@ def _plan(
     state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int
 ) -> Eviction | None:
     """Return a place, and those of the candidates that have to end for it, perhaps none."""
-    unpromised = unpromised_nodes(state, asker, now_us)
+    unpromised = unpromised_nodes(state, asker, now_us, ended=not candidates)
+    reserved = reserved_class(state, asker.key)
     for key in state.index.matches(state, asker.key.need):
+        if reserved is not None and not reserved(key):
+            continue
         able = candidates
         while True:
             found = choose_place(state, asker.key.need, key, able, unpromised)
@@ -226,6 +231,8 @@ def _within_quota(
     Usage is tried out on the tree itself and put back as it was.
     """
     charge = charge_for(state, place, asker.key)
+    several = len(state.index.matches(state, asker.key.need)) > 1
+    for_quota = several and over(state, asker.key.holder, charge, now_us) is not None
     trial = _Trial(state)
     try:
         for name in victims:
@@ -254,7 +261,7 @@ def _within_quota(
     finally:
         trial.undo()
     ruled = tuple((name, candidates[name].rule) for name in chosen)
-    return Eviction(place, charge, ruled, bool(extra))
+    return Eviction(place, charge, ruled, for_quota or bool(extra))
 
 
 def _in_order(candidates: dict[str, Candidate]) -> Iterator[Candidate]:

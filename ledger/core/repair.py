@@ -68,8 +68,13 @@ def let_repair_go(state: State, request: Request) -> None:
             state.index.free_class(state, state.nodes[name])
 
 
-def beside_repairs(state: State, asker: Asker) -> Callable[[str], bool] | None:
-    """Return on which nodes enough stays free for earlier gangs; None when nothing is kept."""
+def beside_repairs(
+    state: State, asker: Asker, *, ended: bool = False
+) -> Callable[[str], bool] | None:
+    """Return on which nodes enough stays free for earlier gangs; None when nothing is kept.
+
+    ``ended``: once what already ends has ended.
+    """
     repairs = state.index.repairs
     if not repairs:
         return None
@@ -85,7 +90,10 @@ def beside_repairs(state: State, asker: Asker) -> Callable[[str], bool] | None:
         for key, count in held.items():
             # Whoever has slices made may have idle ones destroyed for it, of any profile.
             concerned = key in mine or (need.mode == "mig" and key[3])
-            if concerned and taken and _free(state, key, node) - taken < count:
+            if not concerned or not taken:
+                continue
+            free = _free(state, key, node) + (_ending(state, key, node) if ended else 0)
+            if free - taken < count:
                 return False
         return True
 
@@ -124,3 +132,16 @@ def _free(state: State, key: ClassKey, node: str) -> int:
         return sum(one[0] == node for one in slices.free) if slices is not None else 0
     cards = state.index.cards.get(key)
     return len(cards.free.get(node, ())) if cards is not None else 0
+
+
+def _ending(state: State, key: ClassKey, node: str) -> int:
+    """Count the node's devices of the class that only what already ends has."""
+    found = 0
+    for uuid in state.nodes[node].devices:
+        device = state.devices[uuid]
+        if device.holds and device.kept_for is None and _class_of(state, node, uuid) == key:
+            found += all(
+                hold.cleaning or state.leases[name].state == "stopping"
+                for name, hold in device.holds.items()
+            )
+    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.core.advance import outside_reservations
+from ledger.core.advance import outside_reservations, reserved_class
 from ledger.core.asking import asker_of, charge_for
 from ledger.core.constraints import terms_fault
 from ledger.core.index import usable
@@ -25,6 +25,7 @@ from ledger.core.vgpu import vgpu_fits
 from ledger.core.waiting import shape_key
 
 if TYPE_CHECKING:
+    from ledger.core.places import ClassKey
     from ledger.core.state import Device, Node, Request, State
     from ledger.core.turn import Turn
 
@@ -54,8 +55,8 @@ def settle_reserved(turn: Turn, request: Request, changed: set[str]) -> Placemen
                 waits = True
     found = _place(state, request)
     fault = "its devices are not what they were" if found is None else None
-    if fault is None and not waits:
-        fault, waits = _still_allowed(state, request, turn.now_us)
+    if found is not None and not waits:
+        fault, waits = _still_allowed(state, request, found.of_class, turn.now_us)
         if waits:
             state.index.held_back.add(request.id)
     if fault is not None:
@@ -116,13 +117,19 @@ def _has_room(state: State, request: Request, device: Device) -> bool:
     return roomy and free_milli(device) >= need.gpu_milli
 
 
-def _still_allowed(state: State, request: Request, now_us: int) -> tuple[str | None, bool]:
+def _still_allowed(
+    state: State, request: Request, of_class: ClassKey, now_us: int
+) -> tuple[str | None, bool]:
     """Ask again what may have changed meanwhile: the host's room, and the quota (Q1).
 
     Return what is wrong, or whether it is still in use by leases that end.
     """
     waits = False
-    outside = outside_reservations(state, asker_of(state, request), now_us)
+    asker = asker_of(state, request)
+    reserved = reserved_class(state, asker.key)
+    if reserved is not None and not reserved(of_class):
+        return f"{request.reservation} is of other devices by now", False
+    outside = outside_reservations(state, asker, now_us)
     for name in request.kept:
         node = state.nodes[name]
         if outside is not None and not outside(name):

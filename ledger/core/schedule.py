@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.advance import within_time
+from ledger.core.advance import reserved_class, within_time
 from ledger.core.asking import class_over, memory_of, over_quota, quota_fits
 from ledger.core.backfill import allowed_nodes, drop_broken, drop_plan, plan_for
 from ledger.core.decide_partition import partition_for
@@ -27,7 +27,10 @@ from ledger.core.reservation import settle_reserved
 from ledger.core.turns import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ledger.core.asking import Asker
+    from ledger.core.places import ClassKey
     from ledger.core.quota import Over
     from ledger.core.state import Request, State
     from ledger.core.turn import Turn
@@ -58,18 +61,27 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
     if state.queues[key.queue].ordering == "strict" and _behind(state, asker, now_us):
         return "behind_in_queue"
     allowed = allowed_nodes(state, asker, now_us)
-    fits = quota_fits(state, key, now_us)
+    reserved = reserved_class(state, key)
+    fits = _both(quota_fits(state, key, now_us), reserved)
     reached = allowed if terms is None else over_links(state, key.need, allowed, now_us)
     found = place(state, key.need, fits, reached)
     if found is None:
         if key.need.delivery == "remote" and place(state, key.need, fits, allowed) is not None:
             return "no_fresh_evidence"
-        if fits is not None and place(state, key.need, None, allowed) is not None:
+        if fits is not None and place(state, key.need, reserved, allowed) is not None:
             # There is a place, of a class that the quota has no room for: others may have it.
             return "quota_in_use"
         planned = allowed is not None and place(state, key.need) is not None
         return "planned_for_another" if planned else "no_capacity"
     return found
+
+
+def _both(
+    one: Callable[[ClassKey], bool] | None, other: Callable[[ClassKey], bool] | None
+) -> Callable[[ClassKey], bool] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return lambda key: one(key) and other(key)
 
 
 def reason_to_wait(state: State, key: ShapeKey, code: str, now_us: int) -> Shortfall:
@@ -193,6 +205,9 @@ def run_pass(turn: Turn) -> None:
     """Give what the decision has loosened to those who wait for it."""
     state = turn.state
     index = state.index
+    if index.booked:
+        # What is clean, and waits for its quota, may run into a reservation by time alone.
+        index.ripen()
     if state.pass_cut:
         # What the cut pass had not looked at is not on record: look at everything.
         index.loosen_all(state)

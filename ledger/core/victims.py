@@ -324,8 +324,10 @@ def _make_share(
     ending = [name for name, hold in device.holds.items() if hold.cleaning
               or state.leases[name].state == "stopping"]  # fmt: skip
     if not vgpu_fits(device, need, ending):
-        # Whatever went first, the others would still be there beside it.
-        return None
+        # Beside a vGPU there are only others of its type: whoever is there has to go.
+        rest = tuple(sorted(name for name in device.holds if name not in ending))
+        may = share_memory(state, device) >= need.memory_mib
+        return rest if may and all(name in candidates for name in rest) else None
     milli, mib = WHOLE_MILLI, share_memory(state, device)
     able = []
     for name, hold in device.holds.items():

@@ -85,6 +85,7 @@ class Bookings(Slices):
         assert event["due_us"] <= one["end_us"], f"A15: {asked.id} outlasts {name}"
         for part in event["parts"]:
             assert part["node"] in one["chosen"], f"A15: {name} has nothing on {part['node']}"
+            assert all(self._of(one, unit) for unit in part["units"]), f"A15: not of {name}"
             used = self._used(name or "", part["node"]) | set(part["units"])
             assert len(used) <= one["count"], f"A15: {len(used)} of {one['count']} in {name}"
 
@@ -95,8 +96,15 @@ class Bookings(Slices):
             for lease, units in self.held.items()
             if lease not in self.stopping and self.request_of(lease).reservation == name
             for unit in units
-            if self.cards[unit].node == node and self.taken_whole(unit, name)
+            if self.cards[unit].node == node
+            and self._of(self.bookings[name], unit)
+            and self.taken_whole(unit, name)
         }
+
+    def _of(self, booking: dict[str, Any], unit: str) -> bool:
+        """Say whether the card is of the kind that is reserved."""
+        card = self.cards[unit]
+        return (card.model, card.mib) == (booking["model"], booking["device_mib"])
 
     def taken_whole(self, unit: str, name: str) -> bool:
         """Say whether only leases within the reservation have the card."""

@@ -102,6 +102,8 @@ class Books:
         self.pieces: dict[str, Piece] = {}
         self.asked: dict[str, Asked] = {}
         self.plans: dict[str, Plan] = {}
+        #: Interrupted gang that waits -> node -> its units there, kept through repair.
+        self.repairs: dict[str, dict[str, list[str]]] = {}
         #: Lease -> unit -> thousandths and MiB.
         self.held: dict[str, dict[str, Held]] = {}
         #: Lease -> the nodes on which it was granted.
@@ -244,12 +246,31 @@ class Books:
             for owner, plan in self.plans.items()
         )
 
+    def mended(self, node: str, uuids: list[str], asked: Asked) -> bool:
+        """Say whether too little would be left for gangs before this one, in repair (A10).
+
+        ``uuids`` are the node's cards of a kind; what already ends is left, too.
+        """
+        needed = [
+            unit
+            for owner, parts in self.repairs.items()
+            if owner != asked.id and self.asked[owner].rank < asked.rank
+            for unit in parts.get(node, ())
+        ]
+        if asked.ask["mode"] == "mig":
+            return bool(needed)
+        kept = sum(unit in uuids and self.able(unit) for unit in needed)
+        taken = 1 if asked.ask["mode"] == "share" else asked.ask.get("count", 1)
+        free = sum(self._free(uuid, asked) and not self.staying(uuid, ()) for uuid in uuids)
+        return 0 < kept > free - taken
+
     def places(
         self, asked: Asked, gone: Collection[str], *, doubt: bool = True
     ) -> Iterator[Amounts]:
         """Yield what each place would count for, once all that ends and ``gone`` has ended.
 
-        ``doubt``: also where it takes counting whether reservations leave enough.
+        ``doubt``: also where it takes counting whether reservations, and gangs whose place
+        is kept through repair, leave enough.
         """
         ask = asked.ask
         for kind in sorted(self.kinds(asked)):
@@ -259,6 +280,7 @@ class Books:
                 for node, uuids in self.of_kind(kind).items()
                 if not self.promised(node, asked)
                 and self.admits(node, asked, doubt=doubt)
+                and (doubt or not self.mended(node, uuids, asked))
                 and self.at.all_serve(node, uuids, asked)
                 and self.at.reached(node, asked, self.now_us)
                 and self.host_fits(node, asked, gone, ended=True)

@@ -102,6 +102,8 @@ def _mend(world: World) -> None:
         more = {"project": project} if project else {}
         nominal = 10_000_000 if project else 30_000_000
         world.operator("quota.apply", tenant=tenant, nominal_gpu_milli=nominal, **more)
+    # Whoever else speaks for a node by now, its own agent is the later one.
+    world.epoch = max(world.epoch, *(node.epoch for node in world.cell.state.nodes.values()))
     world.repair()
     for node in NODES:
         for other in NODES:
