@@ -307,6 +307,7 @@ class Oracle:
             "start": event["start"],
             "compute": event["compute_slices"],
             "mib": event["memory_mib"],
+            "profile": event["profile"],
             "there": there,
             "order": None if there else event["order"],
             "lease": None,
@@ -454,6 +455,7 @@ class Oracle:
                 "asked_mib": min(need.get("memory_mib") or mib, mib),
                 "mib": mib,
                 "given_mib": 0 if shared else mib,
+                "profile": "" if one is None else one["profile"],
                 "request": request,
             }
             request["charge"].append((device["uuid"], owner, unit, each, self.now_us))

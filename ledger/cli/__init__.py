@@ -14,6 +14,7 @@ import typer
 from ledger.cli import (
     archive,
     audit,
+    bill,
     checkpoint,
     formats,
     grant,
@@ -83,6 +84,7 @@ for module in (
     formats,
     audit,
     meter,
+    bill,
     archive,
     checkpoint,
     letters,

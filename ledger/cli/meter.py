@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ledger.metering.policy import MeteringPolicy
     from ledger.metering.report import Report, Totals
 
-__all__ = ["register"]
+__all__ = ["policy_named", "register"]
 
 
 class By(StrEnum):
@@ -100,7 +100,7 @@ async def meter(
         raise Usage(str(error)) from None
     if start_us is not None and end_us is not None and end_us < start_us:
         raise Usage("--to is before --from")
-    chosen = _policy(policy)
+    chosen = policy_named(policy)
     async with session.open() as log:
         if periods:
             booked = await book_log(log, session.prefix, place, grace_s * 1_000_000, upto_of(at))
@@ -125,7 +125,8 @@ async def meter(
         raise typer.Exit(EXIT_DAMAGED)
 
 
-def _policy(name: str) -> MeteringPolicy:
+def policy_named(name: str) -> MeteringPolicy:
+    """Return a policy by its name, or from a JSON file; raise `Usage` for another."""
     from pathlib import Path
 
     import orjson

@@ -1,0 +1,181 @@
+"""From a log to the charges of a month: its own, and corrections of months that are closed.
+
+Months are those of UTC. A month closes as in metering (`ledger.metering.periods`): at one
+place of the log, for good. What is learnt later of it is billed with the month that is open
+then: the charges that it changes are taken back and made anew.
+
+One pass keeps the rows of the month that is asked for. Only where it has late facts of
+closed months, a second one keeps the rows of the devices that they are about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from ledger.billing.charges import device_charges, differences
+from ledger.billing.seconds import TILES
+from ledger.metering.calendar import months
+from ledger.metering.periods import GRACE_US, Book
+from ledger.metering.rows import Ended, Row, clip
+from ledger.metering.stream import PartitionMeter
+from ledger.reading import read_events
+from ledger.wire import full_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ledger.billing.charges import Origin, Tariff
+    from ledger.log.port import Log
+    from ledger.metering.calendar import Period
+    from ledger.reading import Upto
+
+__all__ = ["Bill", "Collector", "bill_log", "month_bill"]
+
+#: (month that the rows are about, cell, device).
+About: TypeAlias = tuple[str, str, str]
+Rows: TypeAlias = "dict[About, list[tuple[str, Row]]]"
+
+
+@dataclass(slots=True)
+class Bill:
+    """The charges of one month.
+
+    ``state`` is that of the least settled partition: open, closing or closed. ``known_us``
+    is until when everything is known, ``ends`` the offset after the last record that was
+    read, by partition.
+    """
+
+    month: Period
+    origins: list[Origin] = field(default_factory=list)
+    state: str = "closed"
+    known_us: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+class Collector(Book):
+    """Keeps rows by the month in which they are issued: one that closed issues in a later one.
+
+    ``month`` is the one whose bill is made. ``wanted`` are the devices of earlier months
+    of which rows are kept; ``late`` those of which the month has corrections.
+    """
+
+    def __init__(
+        self,
+        month: Period,
+        periods: Iterable[Period],
+        grace_us: int,
+        wanted: frozenset[About] = frozenset(),
+    ) -> None:
+        """Begin with the months that are known of, the first record's at least."""
+        super().__init__(periods, grace_us)
+        self.month = month
+        self.wanted = wanted
+        self.late: set[About] = set()
+        #: What rows are about -> the month in which each was issued, and it.
+        self.rows: Rows = {}
+
+    def step(self, meter: PartitionMeter, record: dict[str, Any]) -> None:
+        """Follow an effective record that the meter's fold has taken in."""
+        now_us = record["time_us"]
+        if now_us >= self.end_us:
+            self.extend(months(self.end_us, now_us, UTC))
+        self.follow(meter, now_us)
+        self.take(meter.take("effective", record))
+
+    def take(self, rows: Iterable[Row | Ended]) -> None:
+        """Keep what the bill needs of rows."""
+        for row in rows:
+            if isinstance(row, Ended) or row.state not in TILES:
+                continue
+            for at, start_us, end_us in clip(row, self._bounds):
+                about = self.periods[at]
+                late = about.state == "closed"
+                issued = (self.periods[self._current] if late else about).period
+                key = (about.period.name, row.cell, row.device)
+                if issued.start_us > self.month.start_us:
+                    continue
+                if late and issued.name == self.month.name:
+                    self.late.add(key)
+                if about.period.name == self.month.name or key in self.wanted:
+                    # Only what lies in the month: what the rest takes back is not kept here.
+                    part = row
+                    if (start_us, end_us) != (row.start_us, row.end_us):
+                        part = replace(row, start_us=start_us, end_us=end_us)
+                    self.rows.setdefault(key, []).append((issued.name, part))
+
+    def state_of(self, month: str) -> str:
+        """Return how settled a month is; one that has not begun is open."""
+        return next((one.state for one in self.periods if one.period.name == month), "open")
+
+
+def month_bill(collector: Collector, tariff: Tariff) -> list[Origin]:
+    """Return the origins that the collector's month issues, corrections after its own."""
+    own: list[Origin] = []
+    corrections: list[Origin] = []
+    spans = {one.period.name: one.period for one in collector.periods}
+    for about, rows in sorted(collector.rows.items(), key=lambda one: one[0]):
+        span = spans[about[0]]
+        bounds = (span.start_us // 1_000_000, span.end_us // 1_000_000)
+        if span.name == collector.month.name:
+            mine = [row for issued, row in rows if issued == span.name]
+            own += device_charges(mine, *bounds, tariff)
+        elif about in collector.late:
+            earlier = [row for issued, row in rows if issued != collector.month.name]
+            before = device_charges(earlier, *bounds, tariff)
+            after = device_charges((row for _, row in rows), *bounds, tariff)
+            corrections += differences(before, after, span.name)
+    return own + corrections
+
+
+async def bill_log(
+    log: Log,
+    prefix: str,
+    month: Period,
+    tariff: Tariff,
+    *,
+    grace_us: int = GRACE_US,
+    upto: Upto | None = None,
+) -> Bill:
+    """Return the bill of a month; raise as reading the log does, and `NoPrice`."""
+    bill = Bill(month)
+    for number in range(await log.partitions(full_name(prefix, "events"))):
+        reader = _Reader(log, prefix, number, upto)
+        found, meter = await reader.collect(month, grace_us)
+        if found is not None and found.late:
+            found, meter = await reader.collect(month, grace_us, frozenset(found.late))
+        bill.ends[number] = meter.fold.head.offset
+        if found is not None:
+            bill.origins += month_bill(found, tariff)
+            bill.state = min(bill.state, found.state_of(month.name), key=_SETTLED.index)
+            bill.known_us = max(bill.known_us, meter.known_us)
+    return bill
+
+
+_SETTLED = ("open", "closing", "closed")
+
+
+class _Reader(NamedTuple):
+    """One partition of a log, up to a place."""
+
+    log: Log
+    prefix: str
+    number: int
+    upto: Upto | None
+
+    async def collect(
+        self, month: Period, grace_us: int, wanted: frozenset[About] = frozenset()
+    ) -> tuple[Collector | None, PartitionMeter]:
+        """Return the collector after the last record (None: there was none), and the meter."""
+        meter = PartitionMeter()
+        found: Collector | None = None
+        async for seen in read_events(self.log, self.prefix, self.number, meter.fold, self.upto):
+            if seen.verdict == "effective":
+                if found is None:
+                    first_us = seen.data["time_us"]
+                    found = Collector(month, months(first_us, first_us, UTC), grace_us, wanted)
+                found.step(meter, seen.data)
+        if found is not None:
+            found.take(meter.cut(meter.known_us))
+        return found, meter
