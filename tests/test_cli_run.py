@@ -202,6 +202,19 @@ def _gone(pid: int) -> bool:
         return True
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Let what is started hear signals that a test run in the background ignores, and hands on."""
+    numbers = (signal.SIGHUP, signal.SIGINT)
+    ignored = [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_are_passed_on(site: Runs, number: signal.Signals) -> None:
     """The command decides what a signal means; its status comes back, and the lease ends."""

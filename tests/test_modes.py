@@ -446,15 +446,19 @@ def test_terms_are_told() -> None:
     )
 
 
-def test_a_share_evicts_nobody_from_among_vgpus() -> None:
-    """What else is there could not be beside it; the whole device is another matter."""
+@pytest.mark.parametrize("firm", [False, True])
+def test_a_share_has_all_vgpus_of_a_device_evicted_or_none(firm: bool) -> None:
+    """Beside a vGPU there are only others of its type: one that may not go keeps them all (Q6)."""
     cell = cell_of()
     cell.queue("high", preemption="any-tenant")
     cell.node("n1", [virtual("U-1", q=2)])
-    for name in ("a", "b"):
-        cell.submit(name, vgpu("q"), preemptible=True, task={"id": name})
+    cell.submit("a", vgpu("q"), preemptible=True, task={"id": "a"})
+    cell.submit("b", vgpu("q"), preemptible=not firm, task={"id": "b"})
 
-    assert "queued" == cell.submit("share", share(0), queue="high", priority=5).code
-    assert "reserved" == cell.submit("card", whole(), queue="high", priority=9).code
+    answer = cell.submit("share", share(0), queue="high", priority=5)
+
+    stopping = [one for one in cell.state.leases.values() if one.state == "stopping"]
+    assert (("queued", 0) if firm else ("reserved", 2)) == (answer.code, len(stopping))
     cell.answer_all_orders()
-    assert ["n1"] == nodes_of(cell, "card")
+    if not firm:
+        assert ["n1"] == nodes_of(cell, "share")
