@@ -28,14 +28,7 @@ class _Unwatched(World):
     def feed(self, name: str, plain: dict[str, Any], **more: Any) -> str:
         """Feed an input, and remember what later acts are about."""
         decision = self.cell.feed(name, plain, **more)
-        for event in decision.events:
-            if event["type"] == "lease.granted":
-                self.leases.append(event["lease"])
-            if event["type"] == "order.issued":
-                boot = self.cell.state.nodes[event["node"]].incarnation
-                self.orders.append((event["order"], event["node"], boot))
-                if event["kind"] == "partition":
-                    self.work[event["order"]] = event
+        self.remember(decision)
         return decision.code
 
     def hear(self, node: str, what: str) -> None:

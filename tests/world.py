@@ -78,6 +78,11 @@ class World:
                     about = said["request"]
                     self.naive.answered[about] = self.naive.answered.get(about, 0) + 1
                     assert self.naive.answered[about] == 1, f"A5: {about} is answered twice"
+        self.remember(decision)
+        return decision.code
+
+    def remember(self, decision: Decision) -> None:
+        """Remember what later acts are about."""
         for event in decision.events:
             if event["type"] == "lease.granted":
                 self.leases.append(event["lease"])
@@ -86,7 +91,6 @@ class World:
                 self.orders.append((event["order"], event["node"], boot))
                 if event["kind"] == "partition":
                     self.work[event["order"]] = event
-        return decision.code
 
     def _decide_again(self, before: bytes, decision: Decision) -> None:
         """S2: a worker that has just loaded a snapshot decides as one that went all the way."""

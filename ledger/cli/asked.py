@@ -14,7 +14,13 @@ from ledger.cli.common import Usage, pairs_of
 if TYPE_CHECKING:
     from schemas.requests import RequestSubmit
 
-__all__ = ["Asked", "Terms", "request_in", "request_of"]
+__all__ = ["Asked", "FileOption", "IdOption", "Terms", "request_in", "request_of"]
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option(help="the request as JSON instead of options; - is stdin", allow_dash=True),
+]
+IdOption = Annotated[str | None, typer.Option("--id", help="id of the request [a new UUID]")]
 
 
 @dataclass(frozen=True, slots=True)

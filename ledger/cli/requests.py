@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli.asked import Asked, Terms, request_of
+from ledger.cli.asked import Asked, FileOption, IdOption, Terms, request_of
 from ledger.cli.common import No, Session, Speaker, Usage, check_identity, command, user_name
 
 if TYPE_CHECKING:
@@ -40,13 +39,8 @@ async def submit(
     terms: Terms,
     speaker: Speaker,
     *,
-    file: Annotated[
-        Path | None,
-        typer.Option(help="the request as JSON instead of options; - is stdin", allow_dash=True),
-    ] = None,
-    event_id: Annotated[
-        str | None, typer.Option("--id", help="id of the request [a new UUID]")
-    ] = None,
+    file: FileOption = None,
+    event_id: IdOption = None,
     wait: Annotated[
         bool | None,
         typer.Option("--wait/--no-wait", help="for the final answer / not at all [the first]"),

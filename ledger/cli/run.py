@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli.asked import Asked, Terms, request_of
+from ledger.cli.asked import Asked, FileOption, IdOption, Terms, request_of
 from ledger.cli.common import No, Session, Speaker, Usage, check_identity, command
 from ledger.cli.grant import node_name
 
@@ -73,13 +73,8 @@ async def run(
     terms: Terms,
     speaker: Speaker,
     running: Running,
-    file: Annotated[
-        Path | None,
-        typer.Option(help="the request as JSON instead of options; - is stdin", allow_dash=True),
-    ] = None,
-    event_id: Annotated[
-        str | None, typer.Option("--id", help="id of the request [a new UUID]")
-    ] = None,
+    file: FileOption = None,
+    event_id: IdOption = None,
 ) -> None:
     """Run a command with devices: ask, wait, start it, and give them back when it has ended.
 

@@ -146,7 +146,7 @@ def plan_among(
     state: State, asker: Asker, candidates: dict[str, Candidate], now_us: int
 ) -> Eviction | None:
     """Return the least eviction of these leases that lets the request run, or None."""
-    if not enough(state, asker, candidates, now_us) or _ends_already(state, asker, now_us):
+    if _ends_already(state, asker, now_us):
         return None
     return _least(state, asker, candidates, now_us)
 
