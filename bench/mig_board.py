@@ -6,7 +6,7 @@ engines, which the protocols they follow do not ask for.
 
 from __future__ import annotations
 
-from ledger.core.mig import Geometry, Profile
+from ledger.core.mig.layouts import Geometry, Profile
 
 __all__ = ["H100"]
 

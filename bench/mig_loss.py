@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.mig_board import H100
 from bench.mig_rules import rule_of
-from ledger.core.mig import Instance
-from ledger.core.mig_fleet import Fleet
-from ledger.core.mig_moves import MOST_MOVES, plan_moves
+from ledger.core.mig.fleet import Fleet
+from ledger.core.mig.layouts import Instance
+from ledger.core.mig.moves import MOST_MOVES, plan_moves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

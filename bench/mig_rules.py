@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.core.mig import Instance
-from ledger.core.mig_fleet import Found, cheapest, prices
+from ledger.core.mig.fleet import Found, cheapest, prices
+from ledger.core.mig.layouts import Instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ledger.core.mig_fleet import Fleet
-    from ledger.core.mig_states import States
+    from ledger.core.mig.fleet import Fleet
+    from ledger.core.mig.states import States
 
 __all__ = ["RULES", "rule_of"]
 

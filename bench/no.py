@@ -20,7 +20,7 @@ from ledger.answers.levels import levels_of
 from ledger.answers.reasons import reason_text
 from ledger.answers.rules import Asking, live_rules
 from ledger.collector import relax
-from ledger.core.decide_requests import asker_for, need_of
+from ledger.core.decisions.requests import asker_for, need_of
 from ledger.explain import held_back, why
 
 if TYPE_CHECKING:

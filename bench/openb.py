@@ -27,9 +27,9 @@ from bench.workload import peak_rss_mib
 from collectors.simulation.traces import read_openb_nodes
 from ledger.collector import relax
 from ledger.core.decide import Decision, decide, to_record
+from ledger.core.decisions.turn import Input
 from ledger.core.digest import digest
 from ledger.core.fold import Fold
-from ledger.core.turn import Input
 from ledger.placement_weights import learn, received
 from ledger.wire import claim_entry
 from schemas.catalogue import adapter

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.mig_board import H100
-from ledger.core.mig_packing import lower_bound, pack
+from ledger.core.mig.packing import lower_bound, pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

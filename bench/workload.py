@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ledger.core.decide import Decision, decide, to_record
+from ledger.core.decisions.turn import Input
 from ledger.core.fold import Fold
-from ledger.core.turn import Input
 from ledger.wire import claim_entry, decision_entry
 from schemas.catalogue import adapter
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from collectors.fleet import mig_uuid
-from ledger.core.makers import read_geometry
-from ledger.core.mig import Instance, legal_starts
+from ledger.core.derived.makers import read_geometry
+from ledger.core.mig.layouts import Instance, legal_starts
 from schemas.observations import SliceReport
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from collectors.fleet import NodeSpec
     from collectors.tasks import RunningTask
-    from ledger.core.mig import Geometry
+    from ledger.core.mig.layouts import Geometry
     from schemas.events import PartitionStep
     from schemas.messages import Order
 

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.decide import decide
+from ledger.core.decisions.turn import Input
 from ledger.core.digest import load_fold, save_fold
 from ledger.core.fold import Fold
-from ledger.core.quota import available
-from ledger.core.turn import Input
+from ledger.core.quotas.quota import available
 from ledger.policy_files import KINDS
 from schemas.codes import CODES, Kind
 from schemas.observations import OrderDone, Tick

@@ -20,9 +20,9 @@ from ledger.answers.reasons import reason_text
 from ledger.answers.rules import ADVICE, RULES, Rule, asking_of, live_rules, up_to
 from ledger.answers.submission import asking_for, still_refused, submitted
 from ledger.answers.trials import Change, runs
-from ledger.core.estimate import estimate
-from ledger.core.placement import Placement
-from ledger.core.schedule import examine, reason_to_wait
+from ledger.core.line.estimate import estimate
+from ledger.core.line.schedule import examine, reason_to_wait
+from ledger.core.placing.placement import Placement
 from ledger.steps import REFUSED, steps
 from schemas.codes import CODES
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ledger.answers.levels import Level
     from ledger.answers.placed import Amounts, Placed
     from ledger.answers.rules import Asking
-    from ledger.core.estimate import Estimate
+    from ledger.core.line.estimate import Estimate
     from ledger.core.state import Request, State
     from ledger.reading import Seen
     from ledger.steps import Step

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 from pydantic import ValidationError
 
-from ledger.core.turn import Input
+from ledger.core.decisions.turn import Input
 from ledger.log.port import MAX_HEADERS, MAX_RECORD_BYTES, Entry
 from schemas import cloudevents
 from schemas.catalogue import TYPES, adapter, parse_type

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from ledger.bin_packing import best_fill, prices
-from ledger.core.decide_requests import need_of
+from ledger.core.decisions.requests import need_of
 from ledger.core.state import WHOLE_MILLI
 from schemas.catalogue import adapter
 from schemas.placement import PlacementApply, TypicalShape

@@ -38,8 +38,8 @@ from ledger.wire import INPUTS, claim_entry, decision_entry, full_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ledger.core.decisions.turn import Input
     from ledger.core.outbox import Message
-    from ledger.core.turn import Input
     from ledger.log.port import Entry, Log, Record
     from ledger.snapshots import SnapshotStore
 

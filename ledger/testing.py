@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ledger.core.decide import Decision, decide, to_record
+from ledger.core.decisions.turn import Input
 from ledger.core.digest import digest
 from ledger.core.fold import Fold
 from ledger.core.invariants import check as broken
 from ledger.core.limits import MAX_DUE
-from ledger.core.quota import GPU, available
-from ledger.core.turn import Input
+from ledger.core.quotas.quota import GPU, available
 from schemas import records
 from schemas.catalogue import TYPES, adapter
 

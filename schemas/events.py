@@ -127,7 +127,7 @@ class RequestQueued(Model):
     """The request waits, for this reason. ``again``: it had a lease that was interrupted.
 
     ``estimate_us`` is when it should start, where that could be told at little cost,
-    and ``estimate_basis`` what that rests on (`ledger.core.estimate`).
+    and ``estimate_basis`` what that rests on (`ledger.core.line.estimate`).
     """
 
     type: Literal["request.queued"]

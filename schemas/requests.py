@@ -46,7 +46,7 @@ TaskType = Literal[
 
 Placement = Literal["best-fit", "first-fit", "fgd", "least-waste"]
 
-#: How far a pool's devices are partitioned for a request (`ledger.core.partition`).
+#: How far a pool's devices are partitioned for a request (`ledger.core.mig.partition`).
 Partition = Literal["never", "create", "relayout"]
 
 
@@ -229,7 +229,7 @@ Resource = Annotated[str, Field(pattern=r"^(memory_mib|(model|profile):[ -~]{1,2
 
 
 class LimitSet(Model):
-    """What a quota says of one resource beside ``gpu`` (units: `ledger.core.quota`).
+    """What a quota says of one resource beside ``gpu`` (units: `ledger.core.quotas.quota`).
 
     None: no limit on borrowing from siblings, or on lending to them.
     """

@@ -28,9 +28,9 @@ from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.reader import fake_library
 from collectors.node_agent import NodeOptions
 from collectors.nvml.codes import Code, word
+from ledger.core.derived.makers import instance_of
 from ledger.core.invariants import check
-from ledger.core.makers import instance_of
-from ledger.core.mig import legal_starts
+from ledger.core.mig.layouts import legal_starts
 from tests.node_support import SECOND, Rig
 from tests.nvml_support import put_slice
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.quota import available
+from ledger.core.quotas.quota import available
 from tests.clerk.asked import Vgpu
 from tests.clerk.bookings import Bookings
 from tests.clerk.books import Card, Host, Plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from ledger.core import schedule
 from ledger.core.digest import digest
 from ledger.core.fold import Fold
-from ledger.core.room import free_memory
+from ledger.core.line import schedule
+from ledger.core.placing.room import free_memory
 from ledger.core.state import device_state
 from ledger.testing import TEAM, CoreDriver, device, mig_slice
 

@@ -10,7 +10,7 @@ import orjson
 from typer.testing import CliRunner
 
 from ledger.cli import app
-from ledger.core.defragment import defragment
+from ledger.core.mig.defragment import defragment
 from ledger.log.sqlite import SqliteLog
 from tests.ledgers import OPERATOR, Site
 from tests.test_partition import ask, carry_out, cell_with, h100, piece, split

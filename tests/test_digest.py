@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
+from ledger.core.derived.index import rebuild
 from ledger.core.digest import canonical, digest, load_fold, save_fold
 from ledger.core.fold import Fold
-from ledger.core.index import rebuild
 from ledger.core.invariants import check
 from ledger.testing import CoreDriver, device, mig_slice
 

@@ -8,7 +8,7 @@ import pytest
 
 from ledger.answers.predicted import Predicted
 from ledger.answers.rules import asking_of
-from ledger.core.estimate import estimate
+from ledger.core.line.estimate import estimate
 from ledger.testing import device, mig_slice
 from tests.answers import ask, explain, history, quota, site, there, told
 

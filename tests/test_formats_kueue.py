@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.core.quota import available
+from ledger.core.quotas.quota import available
 from ledger.formats.documents import NotTheFormat, written
 from ledger.formats.kueue import read_kueue
 from ledger.formats.kueue_write import kueue_yaml, write_kueue

@@ -31,7 +31,7 @@ LEASE = "/cli/tester#first/1"
 
 
 def _given(names: tuple[str, ...], **more: Any) -> ReplyPart:
-    """Return a part as a reply has it (`ledger.core.grant`)."""
+    """Return a part as a reply has it (`ledger.core.placing.grant`)."""
     listed = ",".join(names)
     plain = {
         "node": "n1",

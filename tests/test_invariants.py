@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ledger.core.derived.index import rebuild
 from ledger.core.digest import load_fold, save_fold
-from ledger.core.index import rebuild
 from ledger.core.invariants import check
 from ledger.core.state import Hold, Need
 from ledger.testing import TEAM, CoreDriver, device, mig_slice

@@ -19,8 +19,8 @@ SHARE: dict[str, Any] = {"mode": "share", "gpu_milli": 50}
 
 def crowd(monkeypatch: pytest.MonkeyPatch, most: int, *, retries: int = 0) -> CoreDriver:
     """Return a cell with forty shares on two devices of a node, with this limit of events."""
-    monkeypatch.setattr("ledger.core.losing.MAX_DUE", most)
-    monkeypatch.setattr("ledger.core.due.MAX_DUE", most)
+    monkeypatch.setattr("ledger.core.decisions.losing.MAX_DUE", most)
+    monkeypatch.setattr("ledger.core.decisions.due.MAX_DUE", most)
     monkeypatch.setattr("ledger.testing.MAX_DUE", most)
     cell = CoreDriver(check=True)
     cell.pool(silent_grace_s=60)

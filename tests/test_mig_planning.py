@@ -1,4 +1,4 @@
-"""MIG planning: `ledger.core.mig` and the four modules that build on it.
+"""MIG planning: `ledger.core.mig.layouts` and the four modules that build on it.
 
 The real geometries are what the boards report (nvidia-smi mig -lgip and -lgipp: A100 80GB,
 H100 80GB HBM3, A30; where only GiB with two decimals is printed, memory is rounded down).
@@ -18,7 +18,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ledger.core.mig import (
+from ledger.core.mig.fleet import Choice, Fleet, best_start, choose, prices
+from ledger.core.mig.layouts import (
     CREATE_MS,
     DESTROY_MS,
     MOST_SLICES,
@@ -36,17 +37,16 @@ from ledger.core.mig import (
     plan_change,
     smallest_profile,
 )
-from ledger.core.mig_fleet import Choice, Fleet, best_start, choose, prices
-from ledger.core.mig_moves import MOST_MOVES, Move, plan_moves
-from ledger.core.mig_packing import MOST_PACKED, lower_bound, pack
-from ledger.core.mig_states import States, states_of
+from ledger.core.mig.moves import MOST_MOVES, Move, plan_moves
+from ledger.core.mig.packing import MOST_PACKED, lower_bound, pack
+from ledger.core.mig.states import States, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hypothesis.strategies import DrawFn
 
-    from ledger.core.mig_moves import MovePlan
+    from ledger.core.mig.moves import MovePlan
 
 _SEVEN = (0, 1, 2, 3, 4, 5, 6)
 
@@ -556,9 +556,9 @@ def test_a_large_fleet_still_packs() -> None:
 
 _REPLAY = """
 from bench.mig_board import H100
-from ledger.core.mig import Instance
-from ledger.core.mig_fleet import Fleet, choose
-from ledger.core.mig_moves import plan_moves
+from ledger.core.mig.layouts import Instance
+from ledger.core.mig.fleet import Fleet, choose
+from ledger.core.mig.moves import plan_moves
 kinds = [(one.name, one.size) for one in H100.profiles]
 weights = {name: 1 for name, _ in kinds}
 fleet = Fleet(H100)

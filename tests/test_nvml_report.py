@@ -26,8 +26,8 @@ from collectors.nvml.host_facts import (
 from collectors.nvml.reader import Inventory, NvmlReader
 from collectors.nvml.readings import Device, Fabric, Host, Memory, NvLink, Pci, Remapped
 from collectors.nvml.report import Note, Standing, health_of, links_of, node_inventory
-from ledger.core.makers import read_geometry
-from ledger.core.mig import Instance, legal_starts, occupation_fault
+from ledger.core.derived.makers import read_geometry
+from ledger.core.mig.layouts import Instance, legal_starts, occupation_fault
 from ledger.testing import CoreDriver
 from schemas.catalogue import adapter
 from tests.nvml_support import put_slice

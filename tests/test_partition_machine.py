@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from ledger.core.digest import digest, load_fold, save_fold
-from ledger.core.mig import Instance, occupation_fault
+from ledger.core.mig.layouts import Instance, occupation_fault
 from ledger.testing import CoreDriver, mig_slice
 from tests.test_partition import A30, H100, a30, h100
 

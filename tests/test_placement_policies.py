@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ledger.core.digest import digest
 from ledger.core.evolve import empty, evolve
 from ledger.core.invariants import check
-from ledger.core.placement import place
+from ledger.core.placing.placement import place
 from ledger.core.policies.logarithm import SCALE, log_ratio
 from ledger.core.state import Need
 from ledger.testing import CoreDriver, device, mig_slice

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledger.core.quota import available
+from ledger.core.quotas.quota import available
 from ledger.testing import CoreDriver, device
 
 HOUR_S = 3_600

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core import preemption
 from ledger.core.decide import decide
 from ledger.core.digest import load_fold, save_fold
+from ledger.core.evicting import preemption
 from ledger.core.invariants import check
 from ledger.core.limits import MAX_QUOTA_DEPTH
-from ledger.core.quota import GPU, available, budget_left
+from ledger.core.quotas.quota import GPU, available, budget_left
 from ledger.testing import CoreDriver, device, mig_slice
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.answers.rules import asking_of, live_rules
-from ledger.core.advance import SHORT
 from ledger.core.digest import digest, load_fold, save_fold
+from ledger.core.promises.reservations import SHORT
 from ledger.testing import CoreDriver, device
 
 MINUTE = 60_000_000
@@ -248,8 +248,8 @@ def test_an_end_in_several_records(monkeypatch: pytest.MonkeyPatch) -> None:
     reserve(cell)
     for at in range(5):
         within(cell, f"r{at}", 2)
-    monkeypatch.setattr("ledger.core.decide_reservations.MAX_DUE", 2)
-    monkeypatch.setattr("ledger.core.due.MAX_DUE", 2)
+    monkeypatch.setattr("ledger.core.decisions.reservations.MAX_DUE", 2)
+    monkeypatch.setattr("ledger.core.decisions.due.MAX_DUE", 2)
     monkeypatch.setattr("ledger.testing.MAX_DUE", 2)
     cancel(cell)
     assert 4 == len(cell.state.requests), "one beside the event itself"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.core import turns
-from ledger.core.asking import turn_order
+from ledger.core.line import order_of_turn as turns
+from ledger.core.line.asking import turn_order
 from ledger.testing import CoreDriver, device
 
 if TYPE_CHECKING:
     import pytest
 
-    from ledger.core.asking import Turnorder
+    from ledger.core.derived.waiting import Rank, ShapeKey
+    from ledger.core.line.asking import Turnorder
     from ledger.core.state import State
-    from ledger.core.waiting import Rank, ShapeKey
 
 TREES, TENANTS = 3, 10
 

@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.decisions.turn import INTERRUPTIONS
 from ledger.core.fold import Fold
-from ledger.core.turn import INTERRUPTIONS
 from ledger.reading import read_events
 from ledger.wire import full_name
 

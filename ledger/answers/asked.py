@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.answers.trials import Change, runs, with_need, with_run
-from ledger.core.asking import over_quota
-from ledger.core.backfill import allowed_nodes
-from ledger.core.placement import charge_of, shortfall
+from ledger.core.line.asking import over_quota
+from ledger.core.placing.placement import charge_of, shortfall
+from ledger.core.promises.plans import allowed_nodes
 from ledger.wording import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ledger.answers.rules import Asking
-    from ledger.core.placement import Placement
+    from ledger.core.placing.placement import Placement
     from ledger.core.state import State
 
 __all__ = ["asked_otherwise"]

@@ -19,20 +19,20 @@ from ledger.answers.trials import (
     with_priority,
     with_queue,
 )
-from ledger.core.asking import over_quota
-from ledger.core.entitlement import spare_replicas
-from ledger.core.estimate import with_own_quotas
-from ledger.core.placement import shortfall
-from ledger.core.preemption import plan_among, plan_eviction
-from ledger.core.quota import chain
-from ledger.core.rooms import Candidate
+from ledger.core.evicting.candidates import Candidate
+from ledger.core.evicting.entitlement import spare_replicas
+from ledger.core.evicting.preemption import plan_among, plan_eviction
+from ledger.core.line.asking import over_quota
+from ledger.core.line.estimate import with_own_quotas
+from ledger.core.placing.placement import shortfall
+from ledger.core.quotas.quota import chain
 from ledger.wording import listed, quantity_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ledger.answers.rules import Asking, Numbers
-    from ledger.core.estimate import Estimate
+    from ledger.core.line.estimate import Estimate
     from ledger.core.state import State
 
 __all__ = ["changes_of"]

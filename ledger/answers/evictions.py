@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.entitlement import candidates_for, spare_replicas
-from ledger.core.preemption import plan_eviction
-from ledger.core.quota import holder_of
+from ledger.core.evicting.entitlement import candidates_for, spare_replicas
+from ledger.core.evicting.preemption import plan_eviction
+from ledger.core.quotas.quota import holder_of
 
 if TYPE_CHECKING:
     from ledger.answers.rules import Asking

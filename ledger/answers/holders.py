@@ -8,8 +8,8 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ledger.core.deadlines import expected_end
-from ledger.core.quota import borrowing, chain, holder_of, root_of
+from ledger.core.derived.deadlines import expected_end
+from ledger.core.quotas.quota import borrowing, chain, holder_of, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.asking import over_quota
-from ledger.core.placement import charge_of
-from ledger.core.quota import GPU, available, budget_left, chain
+from ledger.core.line.asking import over_quota
+from ledger.core.placing.placement import charge_of
+from ledger.core.quotas.quota import GPU, available, budget_left, chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ledger.answers.rules import Asking
-    from ledger.core.quota import Quota
+    from ledger.core.quotas.quota import Quota
     from ledger.core.state import State
 
 __all__ = ["Level", "levels_of"]
@@ -24,7 +24,7 @@ _MOST_LENDERS = 10
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One resource of one quota, in the resource's own unit (`ledger.core.quota`).
+    """One resource of one quota, in the resource's own unit (`ledger.core.quotas.quota`).
 
     ``available`` is what this level lets the request have now, what it could borrow
     included (None: no limit), ``kept_back`` what it lends to nobody, ``borrowed`` how

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.makers import standing
-from ledger.core.mig import legal_starts
+from ledger.core.derived.makers import standing
+from ledger.core.mig.layouts import legal_starts
 from ledger.core.state import slice_state
 
 if TYPE_CHECKING:
-    from ledger.core.defragment import Defragmentation
+    from ledger.core.mig.defragment import Defragmentation
     from ledger.core.state import Device, State
 
 __all__ = ["device_layout", "moves_plain", "moves_text"]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from ledger.core.evolve import evolve
 from ledger.core.need import need_from_plain
-from ledger.core.placement import place
-from ledger.core.room import free_milli
+from ledger.core.placing.placement import place
+from ledger.core.placing.room import free_milli
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from ledger.core.placement import Placement
+    from ledger.core.placing.placement import Placement
     from ledger.core.state import Need, State
     from ledger.reading import Seen
 

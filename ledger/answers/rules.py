@@ -10,15 +10,15 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.advance import reserved_class, within_time
-from ledger.core.asking import Asker, asker_of, class_over, over_quota
-from ledger.core.backfill import allowed_nodes
-from ledger.core.constraints import pool_serves
-from ledger.core.licences import licences_short, never_licensed
-from ledger.core.links import link_numbers, over_links
-from ledger.core.placement import charge_of, place, shortfall
-from ledger.core.quota import GPU, most_ever
-from ledger.core.schedule import examine, holds_back, quota_numbers
+from ledger.core.admitting.licences import licences_short, never_licensed
+from ledger.core.line.asking import Asker, asker_of, class_over, over_quota
+from ledger.core.line.schedule import examine, holds_back, quota_numbers
+from ledger.core.placing.constraints import pool_serves
+from ledger.core.placing.links import link_numbers, over_links
+from ledger.core.placing.placement import charge_of, place, shortfall
+from ledger.core.promises.plans import allowed_nodes
+from ledger.core.promises.reservations import reserved_class, within_time
+from ledger.core.quotas.quota import GPU, most_ever
 from schemas.codes import CODES
 
 if TYPE_CHECKING:

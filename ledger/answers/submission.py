@@ -8,11 +8,11 @@ import orjson
 from pydantic import ValidationError
 
 from ledger.answers.rules import Asking
-from ledger.core.admission import admitted
-from ledger.core.decide_requests import asker_for, need_of
-from ledger.core.placement import charge_of
-from ledger.core.routing import routed
-from ledger.core.templates import filled, refused
+from ledger.core.admitting.admission import admitted
+from ledger.core.admitting.routing import routed
+from ledger.core.admitting.templates import filled, refused
+from ledger.core.decisions.requests import asker_for, need_of
+from ledger.core.placing.placement import charge_of
 from schemas.requests import RequestSubmit
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ledger.core.estimate import with_own_quotas
-from ledger.core.placement import Placement, charge_of
-from ledger.core.quota_tree import nominal_below, rebuild
-from ledger.core.schedule import examine
+from ledger.core.derived.waiting import run_limit
+from ledger.core.line.estimate import with_own_quotas
+from ledger.core.line.schedule import examine
+from ledger.core.placing.placement import Placement, charge_of
+from ledger.core.quotas.tree import nominal_below, rebuild
 from ledger.core.state import WHOLE_MILLI
-from ledger.core.waiting import run_limit
 
 if TYPE_CHECKING:
     from ledger.answers.rules import Asking, Numbers

@@ -11,14 +11,14 @@ from ledger.answers.rules import ADVICE, RULES, Rule, up_to
 from ledger.answers.submission import asking_for
 from ledger.answers.trials import runs
 from ledger.core.decide import decide
-from ledger.core.turn import Input
+from ledger.core.decisions.turn import Input
 from ledger.explain import Explanation, held_back, why
 from schemas.codes import CODES
 
 if TYPE_CHECKING:
     from ledger.answers.rules import Asking
+    from ledger.core.decisions.turn import Answer
     from ledger.core.state import State
-    from ledger.core.turn import Answer
     from schemas.requests import RequestSubmit
 
 __all__ = ["what_if"]

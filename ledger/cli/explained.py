@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ledger.answers.holders import Holder
     from ledger.answers.levels import Level
     from ledger.answers.placed import Amounts, Option, Placed
-    from ledger.core.estimate import Estimate
+    from ledger.core.line.estimate import Estimate
     from ledger.explain import Explanation
 
 __all__ = ["explained", "waiting"]

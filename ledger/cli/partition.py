@@ -29,7 +29,7 @@ async def plan(
     Changes nothing. Exit 1 when there is no such device, or no moves would do.
     """
     from ledger.answers.partitions import device_layout, moves_plain, moves_text
-    from ledger.core.defragment import defragment
+    from ledger.core.mig.defragment import defragment
     from ledger.reading import cells_of, fold_log
 
     if (device is None) == (profile is None):

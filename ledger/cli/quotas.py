@@ -12,7 +12,7 @@ from ledger.cli.policy_apply import Operator, send
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from ledger.core.quota import Quota
+    from ledger.core.quotas.quota import Quota
     from ledger.core.state import State
 
 __all__ = ["COMMANDS"]
@@ -119,7 +119,7 @@ def _tree(state: State, top: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _rows(state: State, quota: Quota, depth: int) -> Iterator[dict[str, Any]]:
-    from ledger.core.quota import available, budget_left
+    from ledger.core.quotas.quota import available, budget_left
 
     about = {"cell": state.cell, "quota": quota.name, "parent": quota.parent, "depth": depth}
     for resource in quota.governed:

@@ -104,7 +104,7 @@ async def list_all(
 
 
 def _rows(state: State) -> Iterator[dict[str, Any]]:
-    from ledger.core.advance import SHORT
+    from ledger.core.promises.reservations import SHORT
     from ledger.wording import time_text
 
     for one in sorted(state.reservations.values(), key=lambda one: (one.start_us, one.name)):

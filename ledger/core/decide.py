@@ -11,26 +11,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.decide_compatibility import COMPATIBILITIES
-from ledger.core.decide_links import LINKS
-from ledger.core.decide_orders import ORDERS
-from ledger.core.decide_partition import PARTITIONS
-from ledger.core.decide_policy import POLICY
-from ledger.core.decide_quota import QUOTAS
-from ledger.core.decide_requests import REQUESTS
-from ledger.core.decide_reservations import RESERVATIONS, mend_reservations
-from ledger.core.decide_supply import OBSERVATIONS
-from ledger.core.decide_templates import TEMPLATES
-from ledger.core.due import fire
+from ledger.core.decisions.compatibility import COMPATIBILITIES
+from ledger.core.decisions.due import fire
+from ledger.core.decisions.links import LINKS
+from ledger.core.decisions.orders import ORDERS
+from ledger.core.decisions.partition import PARTITIONS
+from ledger.core.decisions.policy import POLICY
+from ledger.core.decisions.quota import QUOTAS
+from ledger.core.decisions.requests import REQUESTS
+from ledger.core.decisions.reservations import RESERVATIONS, mend_reservations
+from ledger.core.decisions.supply import OBSERVATIONS
+from ledger.core.decisions.templates import TEMPLATES
+from ledger.core.decisions.turn import SKEW_FLAG_US, Input, Turn
 from ledger.core.evolve import settle
-from ledger.core.schedule import run_pass
-from ledger.core.turn import SKEW_FLAG_US, Input, Turn
+from ledger.core.line.schedule import run_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ledger.core.decisions.turn import Answer, Numbers
     from ledger.core.state import State
-    from ledger.core.turn import Answer, Numbers
 
 __all__ = ["CREATES_CELL", "Decision", "decide", "to_record"]
 

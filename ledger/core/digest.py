@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ledger.core.advance import Reservation
-from ledger.core.compatibility import Compatibility
-from ledger.core.constraints import for_tenant
+from ledger.core.admitting.compatibility import Compatibility
+from ledger.core.admitting.licences import Licence
+from ledger.core.admitting.templates import Template
+from ledger.core.derived.makers import load_geometry
+from ledger.core.derived.unindexed import Unindexed
 from ledger.core.fold import Fold, Head
-from ledger.core.licences import Licence
-from ledger.core.links import Link
-from ledger.core.makers import load_geometry
 from ledger.core.need import need_from_plain, need_to_plain
+from ledger.core.placing.constraints import for_tenant
+from ledger.core.placing.links import Link
 from ledger.core.policies.workload import Workload
-from ledger.core.quota import Charge, Limit, Quota, QuotaAsk
-from ledger.core.repair import Repair
+from ledger.core.promises.repair import Repair
+from ledger.core.promises.reservations import Reservation
+from ledger.core.quotas.quota import Charge, Limit, Quota, QuotaAsk
 from ledger.core.state import (
     Device,
     Hold,
@@ -38,9 +40,7 @@ from ledger.core.state import (
     Slice,
     State,
 )
-from ledger.core.templates import Template
 from ledger.core.terms import facts_from_plain
-from ledger.core.unindexed import Unindexed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.evolve_leases import LEASE_EVENTS
-from ledger.core.evolve_promises import PROMISES
-from ledger.core.evolve_requests import REQUEST_EVENTS, RuleBroken
-from ledger.core.evolve_rules import RULES
-from ledger.core.evolve_slices import SLICE_EVENTS
-from ledger.core.evolve_supply import SUPPLY
-from ledger.core.index import Index
+from ledger.core.derived.index import Index
+from ledger.core.derived.unindexed import Unindexed
+from ledger.core.events.leases import LEASE_EVENTS
+from ledger.core.events.promises import PROMISES
+from ledger.core.events.requests import REQUEST_EVENTS, RuleBroken
+from ledger.core.events.rules import RULES
+from ledger.core.events.slices import SLICE_EVENTS
+from ledger.core.events.supply import SUPPLY
 from ledger.core.state import State
-from ledger.core.unindexed import Unindexed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def empty(cell: str, *, indexed: bool = True) -> State:
     """Return the state of a cell that nothing has happened in.
 
     ``indexed`` False is for reading a log: nothing can be decided on it before
-    `ledger.core.index.rebuild`.
+    `ledger.core.derived.index.rebuild`.
     """
     return State(cell, Index() if indexed else Unindexed())
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from ledger.core.derived.index import rebuild
+from ledger.core.derived.unindexed import Unindexed
 from ledger.core.evolve import HANDLERS, RuleBroken, empty, settle
-from ledger.core.index import rebuild
 from ledger.core.lifecycles import IllegalTransition
-from ledger.core.unindexed import Unindexed
 from schemas.records import RECORD_VERSION
 from schemas.upcast import UnknownVersion, upcast
 

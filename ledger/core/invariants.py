@@ -13,21 +13,21 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.advance import reservation_faults
-from ledger.core.asking import Asker
-from ledger.core.derived_rules import derived_faults
-from ledger.core.layout import layout_fault
-from ledger.core.licences import licence_faults
+from ledger.core.admitting.licences import licence_faults
+from ledger.core.checks.derived import derived_faults
+from ledger.core.checks.partition import partition_faults
 from ledger.core.lifecycles import LEASE, NODE
-from ledger.core.partition import plan_partition
-from ledger.core.partition_rules import partition_faults
-from ledger.core.placement import Placement
-from ledger.core.quota_tree import nominal_below
-from ledger.core.quota_tree import rebuild as rebuild_quotas
-from ledger.core.room import free_milli
-from ledger.core.schedule import examine
+from ledger.core.line.asking import Asker
+from ledger.core.line.schedule import examine
+from ledger.core.mig.partition import plan_partition
+from ledger.core.placing.layout import layout_fault
+from ledger.core.placing.placement import Placement
+from ledger.core.placing.room import free_milli
+from ledger.core.placing.vgpu import vgpu_faults
+from ledger.core.promises.reservations import reservation_faults
+from ledger.core.quotas.tree import nominal_below
+from ledger.core.quotas.tree import rebuild as rebuild_quotas
 from ledger.core.state import WHOLE_MILLI
-from ledger.core.vgpu import vgpu_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.grant import reply_parts, unit_names
-from ledger.core.isolation import given_by
+from ledger.core.placing.grant import reply_parts, unit_names
+from ledger.core.placing.isolation import given_by
 from schemas.codes import CODES, Kind
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ledger.core.advance import Reservation
-    from ledger.core.compatibility import Compatibility
-    from ledger.core.index import Index
-    from ledger.core.licences import Licence
-    from ledger.core.links import Link
-    from ledger.core.mig import Geometry
+    from ledger.core.admitting.compatibility import Compatibility
+    from ledger.core.admitting.licences import Licence
+    from ledger.core.admitting.templates import Template
+    from ledger.core.derived.index import Index
+    from ledger.core.mig.layouts import Geometry
+    from ledger.core.placing.links import Link
     from ledger.core.policies.workload import Workload
-    from ledger.core.quota import Charge, Quota, QuotaAsk
-    from ledger.core.repair import Repair
-    from ledger.core.templates import Template
+    from ledger.core.promises.repair import Repair
+    from ledger.core.promises.reservations import Reservation
+    from ledger.core.quotas.quota import Charge, Quota, QuotaAsk
     from ledger.core.terms import Facts, Terms
 
 __all__ = [

@@ -56,7 +56,7 @@ class Terms:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What it may wait for beside devices and quota (`ledger.core.waiting`)."""
+        """What it may wait for beside devices and quota (`ledger.core.derived.waiting`)."""
         apart = (f"apart {self.apart}",) if self.apart else ()
         link = (f"link {self.remote[0]}",) if self.remote else ()
         return (*apart, *link, *(f"licence {name}" for name, _ in self.licences))

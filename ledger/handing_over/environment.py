@@ -4,7 +4,7 @@ CUDA takes UUIDs in ``CUDA_VISIBLE_DEVICES``, of devices as ``GPU-...`` and of M
 as ``MIG-...``, and orders devices by ``CUDA_DEVICE_ORDER``: NVIDIA, CUDA programming guide,
 "CUDA Environment Variables". Shares are kept to their part by the client's variables of
 MPS: NVIDIA, Multi-Process Service, "Environment Variables". ``NVIDIA_VISIBLE_DEVICES`` is
-read by NVIDIA's container runtime. What the values are says `ledger.core.grant`.
+read by NVIDIA's container runtime. What the values are says `ledger.core.placing.grant`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.grant import reply_parts
+from ledger.core.placing.grant import reply_parts
 from schemas.messages import ReplyPart
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CDI_KIND", "Kind", "NotSayable", "Part", "parts_of"]
 
-#: Vendor and class of the CDI names in a reply (`ledger.core.grant`).
+#: Vendor and class of the CDI names in a reply (`ledger.core.placing.grant`).
 CDI_KIND = "nvidia.com/gpu"
 
 _PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ledger.core.places import part_milli
+from ledger.core.derived.places import part_milli
 from ledger.core.state import WHOLE_MILLI
 from ledger.metering.rows import OUTCOMES, Ended, Holding, Row
 from ledger.metering.split import Piece, split

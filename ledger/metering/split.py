@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ledger.core.places import part_milli
+from ledger.core.derived.places import part_milli
 from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.core.quota import quota_name
+from ledger.core.quotas.quota import quota_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -15,8 +15,12 @@ import pyarrow as pa
 
 from ledger.audit.sql import BadQuery, Ledger, Limits
 from ledger.audit.tables import Table
-from ledger.core import advance, compatibility, licences, links, quota, state, templates
+from ledger.core import state
+from ledger.core.admitting import compatibility, licences, templates
+from ledger.core.placing import links
 from ledger.core.policies import workload
+from ledger.core.promises import reservations
+from ledger.core.quotas import quota
 from ledger.replay.tables import CELL, KINDS, plain_row, rows_of
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ _CLASSES: dict[str, type[Any]] = {
     "quotas": quota.Quota,
     "quota_asks": quota.QuotaAsk,
     "templates": templates.Template,
-    "reservations": advance.Reservation,
+    "reservations": reservations.Reservation,
     "compatibilities": compatibility.Compatibility,
     "licences": licences.Licence,
     "links": links.Link,

@@ -1,7 +1,7 @@
 """Placement policies: which node and which devices a need gets, where several would do.
 
 A pool names its policy (`schemas.requests.PoolApply`). ``best-fit``, the
-default, is `ledger.core.placement`'s own; the others are a `Measure` each: a
+default, is `ledger.core.placing.placement`'s own; the others are a `Measure` each: a
 number for what is free on one node, and the place is taken where taking it
 lowers that number least.
 
@@ -9,7 +9,7 @@ lowers that number least.
 with the least room that is enough, then the least UUID. Every number is an
 integer, so the same state gives the same choice on every machine (S1). A policy
 chooses among all devices of the pool that match, whatever their model; gangs
-and MIG slices are placed by `ledger.core.placement` under every policy.
+and MIG slices are placed by `ledger.core.placing.placement` under every policy.
 
 ``first-fit``
     The tie rule and nothing else.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ledger.core.constraints import narrowed
-from ledger.core.places import NO_DEVICE
+from ledger.core.derived.places import NO_DEVICE
+from ledger.core.placing.constraints import narrowed
 from ledger.core.policies.first_fit import FirstFit
 from ledger.core.policies.fragmentation import FragmentationDescent
 from ledger.core.policies.least_waste import LeastWaste
@@ -15,7 +15,7 @@ from ledger.core.policies.spot import ask_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ledger.core.places import ClassKey
+    from ledger.core.derived.places import ClassKey
     from ledger.core.policies.spot import Measure
     from ledger.core.policies.workload import Workload
     from ledger.core.state import Need, State

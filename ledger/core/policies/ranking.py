@@ -11,14 +11,14 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
+from ledger.core.placing.room import free_memory
 from ledger.core.policies.spot import NO_LIMIT, Spot, after
-from ledger.core.room import free_memory
 from ledger.core.state import WHOLE_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ledger.core.places import Cards, ClassKey
+    from ledger.core.derived.places import Cards, ClassKey
     from ledger.core.policies.spot import Ask, Measure
     from ledger.core.state import State
 

@@ -1,0 +1,1 @@
+"""What a submission asks once templates, routes and rules have spoken."""

@@ -1,0 +1,153 @@
+"""Templates: what a request of a task type gets, must say itself, and may not ask.
+
+Two tables say it all: what a template may want is a field of the request, what it
+may forbid is a row of ``_FORBIDS``. A default stands for what the request leaves
+out; what it says, even that there is none, is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from ledger.core.state import WHOLE_MILLI
+from schemas.asks import Ask
+from schemas.requests import Beside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ledger.core.decisions.turn import Answer, Numbers
+    from ledger.core.state import Request, State
+    from schemas.requests import RequestSubmit
+
+__all__ = ["Template", "filled", "longest_run_us", "refused", "template_for"]
+
+_US = 1_000_000
+
+#: Defaults that are models; all others are plain values.
+_MODELS: dict[str, TypeAdapter[Any]] = {"ask": TypeAdapter(Ask), "beside": TypeAdapter(Beside)}
+
+
+@dataclass(slots=True)
+class Template:
+    """A template of a task type (`schemas.templates.TemplateApply` says what it means).
+
+    ``defaults`` and ``limits`` are plain, and hold what is set only.
+    """
+
+    name: str
+    task_type: str
+    default: bool
+    defaults: dict[str, Any]
+    required: list[str]
+    limits: dict[str, Any]
+
+
+def template_for(state: State, asked: RequestSubmit) -> Template | None:
+    """Return the template that the request names, or the default one of its task's type.
+
+    None when there is none of that name, or no default.
+    """
+    if not state.templates:
+        return None
+    if asked.template is not None:
+        return state.templates.get(asked.template)
+    for template in state.templates.values():
+        if template.default and template.task_type == asked.task.type:
+            return template
+    return None
+
+
+def filled(state: State, asked: RequestSubmit) -> RequestSubmit:
+    """Return the request with what its template says where it says nothing.
+
+    Its ``template`` is then the name of the one that applied. A limit of the run
+    time is also the run time of who states none, as a queue's is.
+    """
+    template = template_for(state, asked)
+    if template is None:
+        return asked
+    stated = asked.model_fields_set
+    more: dict[str, Any] = {"template": template.name}
+    for name, value in template.defaults.items():
+        if name not in stated:
+            model = _MODELS.get(name)
+            more[name] = value if model is None else model.validate_json(orjson.dumps(value))
+    if "type" not in asked.task.model_fields_set:
+        more["task"] = asked.task.model_copy(update={"type": template.task_type})
+    found = asked.model_copy(update=more)
+    limit = template.limits.get("max_run_s")
+    if found.max_run_s is None and limit is not None:
+        queue = state.queues.get(found.queue)
+        if queue is not None and queue.max_run_us is not None:
+            # A queue's limit may be finer than a second only in theory: it is set in seconds.
+            limit = min(limit, queue.max_run_us // _US)
+        found = found.model_copy(update={"max_run_s": limit})
+    return found
+
+
+def refused(
+    state: State, said: RequestSubmit, whole: RequestSubmit, charge_milli: int
+) -> Answer | None:
+    """Return what its template has against the request, required fields first.
+
+    ``said`` is the request as it came, ``whole`` as `filled` made it.
+    """
+    template = template_for(state, said)
+    if template is None:
+        return None
+    about: Numbers = {"template": template.name}
+    for name in template.required:
+        if name not in said.model_fields_set or getattr(said, name) in (None, ""):
+            return "template_requires", about | {"field": name}
+    if whole.task.type != template.task_type:
+        compared: Numbers = {"asked": whole.task.type, "allowed": template.task_type}
+        return "template_forbids", about | {"field": "task.type"} | compared
+    for name, limit in template.limits.items():
+        numbers = _FORBIDS[name](whole, charge_milli, limit)
+        if numbers is not None:
+            return "template_forbids", about | {"field": name} | numbers
+    return None
+
+
+def _gpus(_whole: RequestSubmit, charge_milli: int, limit: int) -> Numbers | None:
+    over = charge_milli > limit * WHOLE_MILLI
+    return {"asked_milli": charge_milli, "max_gpus": limit} if over else None
+
+
+def _run(whole: RequestSubmit, _charge_milli: int, limit: int) -> Numbers | None:
+    return _above(whole.max_run_s, limit)
+
+
+def _priority(whole: RequestSubmit, _charge_milli: int, limit: int) -> Numbers | None:
+    return _above(whole.priority, limit)
+
+
+def _above(asked: int | None, limit: int) -> Numbers | None:
+    return {"asked": asked, "allowed": limit} if asked is not None and asked > limit else None
+
+
+def _mode(whole: RequestSubmit, _charge_milli: int, limit: list[str]) -> Numbers | None:
+    mode = whole.ask.mode
+    return None if mode in limit else {"asked": mode, "allowed": ", ".join(limit)}
+
+
+#: Limit of a template -> the numbers compared where a request goes beyond it, or None.
+_FORBIDS: dict[str, Callable[[RequestSubmit, int, Any], Numbers | None]] = {
+    "max_gpus": _gpus,
+    "max_run_s": _run,
+    "max_priority": _priority,
+    "modes": _mode,
+}
+
+
+def longest_run_us(state: State, request: Request) -> int | None:
+    """Return the longest run that the request's queue and template allow, in µs."""
+    template = state.templates.get(request.template or "")
+    limit = None if template is None else template.limits.get("max_run_s")
+    limits = (state.queues[request.queue].max_run_us, None if limit is None else limit * _US)
+    return min((one for one in limits if one is not None), default=None)

@@ -1,0 +1,1 @@
+"""Invariants that `ledger.core.invariants` runs with its own."""

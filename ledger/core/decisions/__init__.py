@@ -1,0 +1,1 @@
+"""What each input leads to, and the turn in which it does (`ledger.core.decide`)."""

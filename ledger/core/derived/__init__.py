@@ -1,0 +1,1 @@
+"""What is computed from the state and kept beside it."""

@@ -1,0 +1,49 @@
+"""What the events about compatibility, licences and links do to the state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ledger.core.admitting.compatibility import Compatibility
+from ledger.core.admitting.licences import Licence
+from ledger.core.placing.links import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ledger.core.state import State
+
+__all__ = ["RULES"]
+
+Event = dict[str, Any]
+
+
+def _compatibility_applied(state: State, event: Event, _now: int) -> None:
+    name, get = event["model_version"], event.get
+    lists = (list(get("architectures", ())), get("driver_min", ""), list(get("frameworks", ())))
+    state.compatibilities[name] = Compatibility(name, *lists)
+
+
+def _licence_applied(state: State, event: Event, _now: int) -> None:
+    name = event["licence"]
+    licence = state.licences.setdefault(name, Licence(name, 0))
+    licence.count = event["count"]
+    state.index.loosen(f"licence {name}")
+    state.index.ripen()
+
+
+def _link_measured(state: State, event: Event, now: int) -> None:
+    from_node, to_node = event["from_node"], event["to_node"]
+    state.links[f"{from_node} {to_node}"] = Link(
+        event["evidence"], from_node, to_node, event["p99_us"], event["bandwidth_mbps"],
+        event["tool"], event["version"], now, event["valid_until_us"],
+    )  # fmt: skip
+    state.next_id += 1
+    state.index.loosen(f"link {from_node}")
+
+
+RULES: dict[str, Callable[[State, Event, int], None]] = {
+    "compatibility.applied": _compatibility_applied,
+    "licence.applied": _licence_applied,
+    "link.measured": _link_measured,
+}

@@ -1,0 +1,1 @@
+"""Whose lease ends for whom."""

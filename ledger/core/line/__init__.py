@@ -1,0 +1,1 @@
+"""Who waits, who is next, and when."""

@@ -1,0 +1,1 @@
+"""Layouts of devices in MIG mode: what fits, what is best, what to change."""

@@ -1,0 +1,1 @@
+"""Where a need could be met, and how it is given."""

@@ -1,0 +1,1 @@
+"""What is promised ahead: reservations, plans, places kept."""

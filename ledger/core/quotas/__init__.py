@@ -1,0 +1,1 @@
+"""Who may hold how much, and who had how much lately."""
