@@ -32,15 +32,14 @@ _SOURCE = "/gpuledger"
 
 
 @lru_cache(maxsize=64)
-def _fixed(wire: str) -> tuple[tuple[str, bytes], ...]:
+def _fixed(name: str) -> tuple[tuple[str, bytes], ...]:
     """Return the headers that all records of a type share; the id is put in front."""
-    return tuple(
-        one for one in to_headers({"id": "x", "source": _SOURCE, "type": wire}) if one[0] != "ce_id"
-    )
+    shared = to_headers({"id": "x", "source": _SOURCE, "type": wire_type(name)})
+    return tuple(one for one in shared if one[0] != "ce_id")
 
 
 def _headers(name: str, event_id: str) -> tuple[tuple[str, bytes], ...]:
-    return (("ce_id", event_id.encode()), *_fixed(wire_type(name)))
+    return (("ce_id", event_id.encode()), *_fixed(name))
 
 
 def claim_entry(token: str, worker: str, host: str, generation: int) -> Entry:

@@ -57,9 +57,12 @@ _RULES: dict[str, Callable[[Turn, Input], Answer]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
-    """What was decided. ``recorded`` False: nothing to append, answer again if asked."""
+    """What was decided. ``recorded`` False: nothing to append, answer again if asked.
+
+    Not frozen for the reason `ledger.core.state.Need` is not.
+    """
 
     input: Input
     time_us: int

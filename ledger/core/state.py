@@ -191,9 +191,13 @@ class Slice:
     order: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Need:
-    """What a request asks for, normalised. Two requests of one need are one shape."""
+    """What a request asks for, normalised. Two requests of one need are one shape.
+
+    Made for every submission, so not frozen, which costs three times as much as the rest
+    of it; nobody changes one.
+    """
 
     mode: str
     pool: str | None = None

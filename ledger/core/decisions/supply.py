@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.core.decisions.faults import cause_of, end_what_it_hit, record_fault
 from ledger.core.decisions.losing import clean_what_is_left, lose_node
 from ledger.core.decisions.orders import fenced
 from ledger.core.decisions.partition import (
@@ -241,8 +242,8 @@ def _place(one: SliceReport) -> tuple[str, str, int, int, int]:
     return (one.mig_uuid, one.profile, one.gi, one.start, one.size)
 
 
-def _device_gone(turn: Turn, uuid: str, reason: str) -> None:
-    """A device is gone: its leases end with that reason (A8, C01)."""
+def _device_gone(turn: Turn, uuid: str, reason: str, fact: DeviceHealth | None = None) -> None:
+    """A device is gone: its leases end with that reason (A8, C01), and what ``fact`` has told."""
     state = turn.state
     device = state.devices[uuid]
     turn.emit(
@@ -251,7 +252,7 @@ def _device_gone(turn: Turn, uuid: str, reason: str) -> None:
             "device": uuid,
             "health": "gone",
             "reason": reason,
-            "evidence": {},
+            "evidence": {} if fact is None else dict(fact.evidence),
         }
     )
     drop_impossible(turn, device, gone="its device is gone")
@@ -264,8 +265,10 @@ def _device_gone(turn: Turn, uuid: str, reason: str) -> None:
         for name in device.slices
         if (lease := state.slices[name].lease) is not None and not state.slices[name].cleaning
     ]
+    cause = None if fact is None else cause_of(fact)
+    more = {} if cause is None else {"rule": cause}
     for name in dict.fromkeys(held):
-        turn.stop(state.leases[name], "device-gone")
+        turn.stop(state.leases[name], "device-gone", **more)
 
 
 def _silent(turn: Turn, given: Input) -> Answer:
@@ -310,22 +313,26 @@ def _health(turn: Turn, given: Input) -> Answer:
         return "unknown_device", {"device": fact.device}
     if device.node != fact.node:
         return "wrong_node", {"node": fact.node, "of": device.node}
-    if device.health == fact.health:
+    same = device.health == fact.health
+    if same and fact.fault is None:
         return "unchanged", {}
-    if device.health == "gone":
+    if device.health == "gone" and not same:
         return "illegal_transition", {"from": "gone", "to": fact.health}
-    if fact.health == "gone":
-        _device_gone(turn, device.uuid, fact.reason)
-        return "observed", {}
-    turn.emit(
-        {
-            "type": "device.health",
-            "device": device.uuid,
-            "health": fact.health,
-            "reason": fact.reason,
-            "evidence": dict(fact.evidence),
-        }
-    )
+    if fact.fault is not None:
+        record_fault(turn, device, fact)
+    if fact.health == "gone" and not same:
+        _device_gone(turn, device.uuid, fact.reason, fact)
+    elif not same:
+        turn.emit(
+            {
+                "type": "device.health",
+                "device": device.uuid,
+                "health": fact.health,
+                "reason": fact.reason,
+                "evidence": dict(fact.evidence),
+            }
+        )
+    end_what_it_hit(turn, device, fact)
     return "observed", {}
 
 

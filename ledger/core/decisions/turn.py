@@ -31,9 +31,9 @@ Answer = tuple[str, Numbers]
 SKEW_FLAG_US = 60_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Input:
-    """One well-formed record of an input topic.
+    """One well-formed record of an input topic. Not frozen for the reason `Need` is not.
 
     ``data`` is the validated model, ``plain`` the same as it was read (or its JSON
     text), for the record. ``time_us`` is the log's append time; ``claimed_us`` the sender's.
@@ -226,5 +226,5 @@ def _already(device: Device | None, state: State, unit: str) -> bool:
 
 #: Ends that are not the request's own doing: it may be tried again.
 INTERRUPTIONS = frozenset(
-    {"node-lost", "node-restarted", "device-gone", "slice-gone", "stop-timed-out"}
+    {"node-lost", "node-restarted", "device-gone", "device-fault", "slice-gone", "stop-timed-out"}
 )

@@ -75,6 +75,18 @@ class Cards:
         self.free[node] = free
         self._enter(node, len(free))
 
+    def set_free(self, node: str, uuid: str, *, free: bool) -> bool:
+        """Enter or take out a device of the node; say whether it became free. `resize` follows."""
+        listed = self.free[node]
+        at = bisect_left(listed, uuid)
+        known = at < len(listed) and listed[at] == uuid
+        if free and not known:
+            listed.insert(at, uuid)
+            return True
+        if known and not free:
+            del listed[at]
+        return False
+
     def resize(self, node: str, before: int) -> None:
         """Follow a change of the node's free devices, of which there were ``before``."""
         count = len(self.free[node])
@@ -83,9 +95,10 @@ class Cards:
             self._enter(node, count)
 
     def _enter(self, node: str, count: int) -> None:
-        while len(self.buckets) <= count:
-            self.buckets.append([])
-        insort(self.buckets[count], node)
+        buckets = self.buckets
+        while len(buckets) <= count:
+            buckets.append([])
+        insort(buckets[count], node)
 
     def set_room(self, uuid: str, room: int | None) -> None:
         """Set a shared device's free thousandths; None takes it out."""

@@ -6,7 +6,7 @@ per node and device, never as a sum (DESIGN 1.11).
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from typing import TYPE_CHECKING
 
 from ledger.core.derived.loosened import Loosened
@@ -16,7 +16,6 @@ from ledger.core.derived.places import (
     Cards,
     Slices,
     bare_class,
-    discard,
     labelled,
     slice_class,
     smallest,
@@ -114,20 +113,19 @@ class SupplyIndex(Loosened):
         """Bring the node's named devices and their slices up to date."""
         name = node.name
         makers = self.makers
-        in_use = node.open
-        before: dict[ClassKey, int] = {}
+        before: dict[ClassKey, tuple[Cards, int]] = {}
         for uuid in uuids:
             device = state.devices[uuid]
             key = (node.pool, device.model, device.memory_mib, "", WHOLE_MILLI)
-            if self._homes.get(uuid) != (key, name):
+            home = self._homes.get(uuid)
+            if home is None or home[1] != name or home[0] != key:
                 self._leave_cards(state, uuid)
                 self._enter_cards(state, uuid, (key, name))
             cards = self.cards[key]
-            free = cards.free[name]
             if key not in before:
-                before[key] = len(free)
+                before[key] = (cards, len(cards.free[name]))
             able = (
-                in_use
+                node.open
                 and device.health == "healthy"
                 and device.quarantine is None
                 and not device.mig_enabled
@@ -136,13 +134,8 @@ class SupplyIndex(Loosened):
             )
             if not able:
                 self._not_to_be_had(node, device, key)
-            if able and not device.holds:
-                at = bisect_left(free, uuid)
-                if at == len(free) or free[at] != uuid:
-                    free.insert(at, uuid)
-                    self.freed.add(key)
-            else:
-                discard(free, uuid)
+            if cards.set_free(name, uuid, free=able and not device.holds):
+                self.freed.add(key)
             if device.holds or uuid in cards.room:
                 self._refresh_room(cards, key, device, able=able)
             for item in device.slices:
@@ -150,8 +143,8 @@ class SupplyIndex(Loosened):
             planned = uuid in makers.offers or uuid in makers.pending
             if planned or device.geometry is not None or device.mig_pending:
                 self._refresh_maker(state, node, device)
-        for key, count in before.items():
-            self.cards[key].resize(name, count)
+        for key, (cards, count) in before.items():
+            cards.resize(name, count)
             if name in self.booked:
                 # What is held there for a while only, and in use again, leaves more for others.
                 self.freed.add(key)

@@ -1,4 +1,4 @@
-"""What the events about compatibility, licences and links do to the state."""
+"""What the events about compatibility, licences, links and faults do to the state."""
 
 from __future__ import annotations
 
@@ -42,8 +42,13 @@ def _link_measured(state: State, event: Event, now: int) -> None:
     state.index.loosen(f"link {from_node}")
 
 
+def _device_fault(_state: State, _event: Event, _now: int) -> None:
+    """A fault is on record; what follows from it are events of their own."""
+
+
 RULES: dict[str, Callable[[State, Event, int], None]] = {
     "compatibility.applied": _compatibility_applied,
     "licence.applied": _licence_applied,
     "link.measured": _link_measured,
+    "device.fault": _device_fault,
 }

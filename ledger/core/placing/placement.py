@@ -36,9 +36,12 @@ __all__ = ["Placement", "Shortfall", "charge_of", "could_fit", "host_fits", "pla
 Allowed = Callable[[str], bool]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placement:
-    """Complete and free now: nothing is taken before all of it is known (A10)."""
+    """Complete and free now: nothing is taken before all of it is known (A10).
+
+    Not frozen for the reason `ledger.core.state.Need` is not.
+    """
 
     parts: tuple[tuple[str, tuple[str, ...]], ...]
     charge_milli: int
