@@ -44,14 +44,14 @@ def need_of(asked: RequestSubmit, source: str = "", route: str = "") -> Need:
     host = (asked.beside.cpu_milli, asked.beside.memory_mib)
     mode = _COUNTED_AS.get(ask.mode, ask.mode)
     common = (mode, ask.pool, labels, ask.models)
-    if ask.mode == "passthrough":
+    if ask.mode == "whole":
+        milli = WHOLE_MILLI
+        need = Need(*common, ask.count, ask.nodes, milli, ask.memory_mib, "", *host)
+    elif ask.mode == "passthrough":
         need = Need(*common, ask.count, 1, WHOLE_MILLI, ask.memory_mib, "", *host)
     elif ask.mode == "vgpu":
         # How much of a device an instance is, devices say (`ledger.core.placing.vgpu`).
         need = Need(*common, 1, 1, WHOLE_MILLI, 0, "", *host)
-    elif ask.mode == "whole":
-        milli = WHOLE_MILLI
-        need = Need(*common, ask.count, ask.nodes, milli, ask.memory_mib, "", *host)
     elif ask.mode == "share":
         need = Need(*common, 1, 1, ask.gpu_milli, ask.memory_mib, "", *host)
     else:
@@ -62,10 +62,10 @@ def need_of(asked: RequestSubmit, source: str = "", route: str = "") -> Need:
 
 
 def _submit(turn: Turn, given: Input) -> Answer:
-    state, name = turn.state, given.key
-    asked, route, lost = routed(state, filled(state, given.data))
+    state, name, said = turn.state, given.key, given.data
+    asked, route, lost = routed(state, filled(state, said) if state.templates else said)
     need, never = admitted(state, asked, need_of(asked, given.source, route))
-    refusal = _never(state, given.data, asked, need) or lost or never
+    refusal = _never(state, said, asked, need) or lost or never
     if refusal is not None:
         return _reject(turn, given, refusal)
     asker = asker_for(state, asked, need, name, turn.now_us)

@@ -61,8 +61,10 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
     if state.queues[key.queue].ordering == "strict" and _behind(state, asker, now_us):
         return "behind_in_queue"
     allowed = allowed_nodes(state, asker, now_us)
-    reserved = reserved_class(state, key)
-    fits = _both(quota_fits(state, key, now_us), reserved)
+    reserved = None if key.reservation is None else reserved_class(state, key)
+    fits = quota_fits(state, key, now_us)
+    if reserved is not None:
+        fits = _both(fits, reserved)
     reached = allowed if terms is None else over_links(state, key.need, allowed, now_us)
     found = place(state, key.need, fits, reached)
     if found is None:
@@ -77,11 +79,9 @@ def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
 
 
 def _both(
-    one: Callable[[ClassKey], bool] | None, other: Callable[[ClassKey], bool] | None
-) -> Callable[[ClassKey], bool] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return lambda key: one(key) and other(key)
+    one: Callable[[ClassKey], bool] | None, other: Callable[[ClassKey], bool]
+) -> Callable[[ClassKey], bool]:
+    return other if one is None else lambda key: one(key) and other(key)
 
 
 def reason_to_wait(state: State, key: ShapeKey, code: str, now_us: int) -> Shortfall:
