@@ -48,6 +48,10 @@ venv: $(VENV)/dev.stamp ## Make .venv with everything for development
 demo: $(VENV)/runtime.stamp ## Show the main job on one machine: no broker, no GPU
 	@$(BIN)/gpuledger demo
 
+.PHONY: acceptance
+acceptance: $(VENV)/runtime.stamp ## Run the script of a proof of concept, and write acceptance.html
+	@$(BIN)/gpuledger report acceptance --run --html acceptance.html
+
 .PHONY: test
 test: $(VENV)/dev.stamp ## Run all tests, on a real Kafka too (see CONTRIBUTING.md)
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)

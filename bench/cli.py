@@ -99,6 +99,27 @@ def pipeline(
         _print(row, as_json=as_json)
 
 
+@bench_app.command()
+def fleet(
+    nodes: Annotated[int, typer.Option("--nodes", min=1)] = 1000,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, max=16)] = 8,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Of the fleet.")] = 2,
+    rate: Annotated[int, typer.Option("--rate", min=1, help="Slices asked for, a second.")] = 20,
+    seconds: Annotated[int, typer.Option("--seconds", min=1)] = 30,
+    heartbeat_limit_s: Annotated[
+        float, typer.Option("--heartbeat-limit-s", min=4, help="As for the worker.")
+    ] = 10.0,
+    runner: Annotated[str, typer.Option("--runner", help="faust or plain.")] = "plain",
+    *,
+    as_json: Json = False,
+) -> None:
+    """Time discovery, slices made on demand and the loss of nodes, on a real Kafka."""
+    from bench.fleet import Sizes, run  # noqa: PLC0415
+
+    sizes = Sizes(nodes, gpus_per_node, seconds, rate, processes, heartbeat_limit_s)
+    _print(run(sizes, runner), as_json=as_json)
+
+
 @bench_app.command(name="mig-loss")
 def mig_loss(
     mixes: Annotated[
@@ -207,6 +228,20 @@ def quota(
 
 
 @bench_app.command()
+def agent(
+    gpus: Annotated[int, typer.Option("--gpus", min=1, max=16)] = 8,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Of each of four.")] = 20.0,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Weigh a node's agent: percent of a core, whole cards and MIG, without and with use."""
+    from bench.agent import run  # noqa: PLC0415
+
+    for row in run(gpus, seconds):
+        _print(row, as_json=as_json)
+
+
+@bench_app.command()
 def helios(
     policy: Annotated[
         str, typer.Option("--policy", help="fifo, back-fill, back-fill-planned, or all.")
@@ -257,3 +292,22 @@ def openb(
         )
     for row in run(folder, chosen, policy, seeds, compare=compare):
         _print(row, as_json=as_json)
+
+
+@bench_app.command()
+def audit(
+    events: Annotated[int, typer.Option("--events", min=10_000)] = 10_000_000,
+    seed: Seed = 1,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Where the archive and the books are made.")
+    ] = None,
+    memory_mib: Annotated[
+        int, typer.Option("--memory-mib", min=256, help="What the database may use.")
+    ] = 1280,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Archive a log of millions of events, and audit the archive as a whole."""
+    from bench.audit import run  # noqa: PLC0415
+
+    _print(run(events, seed, folder, memory_mib), as_json=as_json)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ledger.log.port import Log, Record
 
-__all__ = ["run"]
+__all__ = ["percentile", "raw_round_trips", "run", "start_kafka"]
 
 GPUS = 8
 PACE_PER_S = 100
@@ -62,7 +62,7 @@ def run(
             if name == "sqlite":
                 url, count, processes = f"sqlite:{scratch}/bench.sqlite", 1, 1
             else:
-                bootstrap = bootstrap or _kafka(stack, Path(scratch))
+                bootstrap = bootstrap or start_kafka(stack, Path(scratch))
                 url, count, processes = f"kafka://{bootstrap}", partitions, workers
             bench = _Bench(url, name, count, processes, Path(scratch))
             try:
@@ -71,7 +71,7 @@ def run(
                 bench.stop()
 
 
-def _kafka(stack: contextlib.ExitStack, scratch: Path) -> str:
+def start_kafka(stack: contextlib.ExitStack, scratch: Path) -> str:
     """Return ``KAFKA_BOOTSTRAP``, or start a broker that ends with the bench."""
     given = os.environ.get("KAFKA_BOOTSTRAP")
     if given:
@@ -117,7 +117,7 @@ class _Bench:
             rate = await self._rate(log, before, backlog)
             latency = await self._latency(log, paced)
             self.stop()
-            raw = await self._raw(log, paced)
+            raw = await raw_round_trips(log, self.url, f"{self.prefix}-raw", self.partitions, paced)
         return {
             "bench": "pipeline",
             "workload": "one-GPU requests, submitted and granted, released 50 later",
@@ -128,10 +128,10 @@ class _Bench:
             "decisions_per_s": round(rate),
             "pace_per_s": PACE_PER_S,
             "paced": paced,
-            "p50_ms": _percentile(latency, 50),
-            "p99_ms": _percentile(latency, 99),
-            "raw_p50_ms": _percentile(raw, 50),
-            "raw_p99_ms": _percentile(raw, 99),
+            "p50_ms": percentile(latency, 50),
+            "p99_ms": percentile(latency, 99),
+            "raw_p50_ms": percentile(raw, 50),
+            "raw_p99_ms": percentile(raw, 99),
         }
 
     # -- the worker ----------------------------------------------------------
@@ -166,10 +166,6 @@ class _Bench:
         for worker in self.workers:
             worker.wait(60)
         self.workers = []
-
-    def _echo(self, source: str, target: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "bench.roundtrip", self.url, source, target]
-        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(_ROOT)})
 
     # -- the work ------------------------------------------------------------
 
@@ -269,24 +265,34 @@ class _Bench:
         requests = (full_name(self.prefix, "requests"), 0)
         return await _paced(log, requests, (replies, partition), wanted, name_of)
 
-    async def _raw(self, log: Log, paced: int) -> list[float]:
-        """Send the same through an echo: observations out, heartbeats back, nobody else there."""
-        source = full_name(self.prefix + "-raw", "observations")
-        target = full_name(self.prefix + "-raw", "heartbeats")
-        await apply(log, self.prefix + "-raw", self.partitions)
-        echo = self._echo(source, target)
-        try:
-            wanted = [(f"p{n}", _submit(self.cells[0], f"p{n}")) for n in range(paced)]
 
-            def name_of(record: Record) -> str | None:
-                return orjson.loads(record.value or b"{}")["task"]["id"]  # type: ignore[no-any-return]
+def _echo(url: str, source: str, target: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bench.roundtrip", url, source, target]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(_ROOT)})
 
-            await log.append(source, 0, [Entry(b"first", b'{"task":{"id":"first"}}')])
-            await log.read(target, 0, 0, 1, wait_s=60.0)
-            return await _paced(log, (source, 0), (target, 0), wanted, name_of)
-        finally:
-            echo.terminate()
-            echo.wait(30)
+
+async def raw_round_trips(
+    log: Log, url: str, prefix: str, partitions: int, paced: int, pace_per_s: int = PACE_PER_S
+) -> list[float]:
+    """Send the same through an echo in a process of its own; return the times in milliseconds.
+
+    Observations out, heartbeats back, under a prefix where nobody else is.
+    """
+    source, target = full_name(prefix, "observations"), full_name(prefix, "heartbeats")
+    await apply(log, prefix, partitions)
+    echo = _echo(url, source, target)
+    try:
+        wanted = [(f"p{n}", _submit("raw", f"p{n}")) for n in range(paced)]
+
+        def name_of(record: Record) -> str | None:
+            return orjson.loads(record.value or b"{}")["task"]["id"]  # type: ignore[no-any-return]
+
+        await log.append(source, 0, [Entry(b"first", b'{"task":{"id":"first"}}')])
+        await log.read(target, 0, 0, 1, wait_s=60.0)
+        return await _paced(log, (source, 0), (target, 0), wanted, name_of, pace_per_s)
+    finally:
+        echo.terminate()
+        echo.wait(30)
 
 
 async def _paced(
@@ -295,6 +301,7 @@ async def _paced(
     back: tuple[str, int],
     wanted: list[tuple[str, Entry]],
     name_of: Any,  # noqa: ANN401 - a function of a record
+    pace_per_s: int = PACE_PER_S,
 ) -> list[float]:
     """Send at the pace, note when each answer comes; return the times in milliseconds."""
     sent: dict[str, float] = {}
@@ -316,7 +323,7 @@ async def _paced(
     sending: set[asyncio.Task[list[int]]] = set()
     start = time.perf_counter()
     for number, (name, entry) in enumerate(wanted):
-        await asyncio.sleep(max(0.0, start + number / PACE_PER_S - time.perf_counter()))
+        await asyncio.sleep(max(0.0, start + number / pace_per_s - time.perf_counter()))
         sent[name] = time.perf_counter()
         task = asyncio.create_task(log.append(*out, [entry]))
         sending.add(task)
@@ -347,6 +354,7 @@ def _cells(partitions: int) -> list[str]:
     return [found[partition] for partition in range(partitions)]
 
 
-def _percentile(values: list[float], per_cent: int) -> float:
+def percentile(values: list[float], per_cent: int) -> float:
+    """Return the value that so many of a hundred do not exceed."""
     ordered = sorted(values)
     return round(ordered[min(len(ordered) - 1, len(ordered) * per_cent // 100)], 2)

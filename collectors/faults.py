@@ -9,7 +9,9 @@ A plan is a TOML or JSON file with one ``[[fault]]`` for each fault::
     for_s = 240  # ...and is back four minutes later, rebooted
 
 Times are whole seconds from the start of the simulation. A fault without
-``for_s`` lasts until the end. Each ``kind`` is one of the classes below.
+``for_s`` lasts until the end. Each ``kind`` is one of the classes below: some befall a
+machine under the real agent (`MACHINE_KINDS`, `collectors.host_faults`), some are what a
+light node of the demonstration does wrong (`LIGHT_KINDS`, `collectors.simulated`).
 """
 
 from __future__ import annotations
@@ -23,20 +25,33 @@ from collectors.files import BadFile, read_model
 from schemas.base import Model, Name, Seconds, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 __all__ = [
+    "LIGHT_KINDS",
+    "MACHINE_KINDS",
     "CleanFails",
+    "ClockJump",
     "DeviceFault",
     "Down",
+    "DriverReload",
     "Duplicate",
     "Fault",
     "FaultPlan",
+    "Flapping",
+    "GpuFault",
+    "Hang",
     "Late",
+    "LeakedMemory",
+    "Lost",
+    "PartialCreate",
+    "PartialDestroy",
     "Silent",
     "StopUnanswered",
     "Turn",
+    "TwoAgents",
+    "Xid",
     "check_nodes",
     "read_faults",
     "turns",
@@ -107,10 +122,120 @@ class Late(_Fault):
     by_s: Annotated[int, Field(ge=1, le=10_000_000)]
 
 
+class GpuFault(_Fault):
+    """What befalls GPU number ``device`` of a machine; at the end it is reset and well."""
+
+    device: Annotated[int, Field(ge=0, le=1023)] = 0
+
+
+class Hang(GpuFault):
+    """Calls of this function of NVML about the GPU do not return."""
+
+    kind: Literal["hang"]
+    function: Text = "nvmlDeviceGetName"
+
+
+class Xid(GpuFault):
+    """The driver tells of this XID, and asks for ``action`` (NVML's number; 0: for none)."""
+
+    kind: Literal["xid"]
+    xid: Annotated[int, Field(ge=1, le=1023)] = 48
+    action: Annotated[int, Field(ge=0, le=7)] = 1
+
+
+class Lost(GpuFault):
+    """The GPU has fallen off the bus."""
+
+    kind: Literal["lost"]
+
+
+class DriverReload(_Fault):
+    """The kernel module is loaded anew, as ``driver`` if that is said: no session survives."""
+
+    kind: Literal["driver-reload"]
+    driver: Text | None = None
+
+
+class PartialCreate(GpuFault):
+    """GPU instances can be created, and no compute instance in them."""
+
+    kind: Literal["partial-create"]
+
+
+class PartialDestroy(GpuFault):
+    """Compute instances can be destroyed, and the GPU instances around them cannot."""
+
+    kind: Literal["partial-destroy"]
+
+
+class LeakedMemory(GpuFault):
+    """Memory of the GPU, or of each of its instances, stays in use with nobody on it."""
+
+    kind: Literal["leaked-memory"]
+    memory_mib: Annotated[int, Field(ge=1, le=1_000_000)] = 4_096
+
+
+class Flapping(GpuFault):
+    """The driver asks for a reset of the GPU and takes it back, in turn, every ``every_s``."""
+
+    kind: Literal["flapping"]
+    every_s: Annotated[int, Field(ge=1, le=3600)] = 15
+
+
+class ClockJump(_Fault):
+    """The machine's wall clock is off by ``by_s`` (below 0: behind); at the end it is right."""
+
+    kind: Literal["clock-jump"]
+    by_s: Annotated[int, Field(ge=-10_000_000, le=10_000_000)]
+
+
+class TwoAgents(_Fault):
+    """A second agent speaks for the same boot of the machine, with a journal of its own."""
+
+    kind: Literal["two-agents"]
+
+
 Fault = Annotated[
-    Down | Silent | DeviceFault | CleanFails | StopUnanswered | Duplicate | Late,
+    Down
+    | Silent
+    | DeviceFault
+    | CleanFails
+    | StopUnanswered
+    | Duplicate
+    | Late
+    | Hang
+    | Xid
+    | Lost
+    | DriverReload
+    | PartialCreate
+    | PartialDestroy
+    | LeakedMemory
+    | Flapping
+    | ClockJump
+    | TwoAgents,
     Field(discriminator="kind"),
 ]
+
+#: What a light node of the demonstration knows, and what a machine under the real agent does.
+LIGHT_KINDS = frozenset(
+    {"down", "silent", "device", "clean-fails", "stop-unanswered", "duplicate", "late"}
+)
+MACHINE_KINDS = frozenset(
+    {
+        "down",
+        "silent",
+        "hang",
+        "xid",
+        "lost",
+        "driver-reload",
+        "partial-create",
+        "partial-destroy",
+        "leaked-memory",
+        "flapping",
+        "clock-jump",
+        "two-agents",
+    }
+)
 
 
 class FaultPlan(Model):
@@ -135,8 +260,8 @@ class FaultPlan(Model):
 
 def _about(fault: Fault) -> tuple[object, ...]:
     """Return what two faults may not share at one time; both ways to be away are one thing."""
-    if isinstance(fault, DeviceFault):
-        return (fault.node, "device", fault.device)
+    if isinstance(fault, (DeviceFault, GpuFault)):
+        return (fault.node, fault.kind, fault.device)
     return (fault.node, "away" if isinstance(fault, (Down, Silent)) else fault.kind)
 
 
@@ -163,15 +288,23 @@ def turns(plan: FaultPlan, start_us: int) -> list[Turn]:
     return sorted(found, key=lambda turn: (turn.at_us, turn.begins))
 
 
-def check_nodes(plan: FaultPlan, devices: Mapping[str, int]) -> None:
+def check_nodes(
+    plan: FaultPlan, devices: Mapping[str, int], kinds: Collection[str] = LIGHT_KINDS
+) -> None:
     """Raise `BadFile` when a fault names a node or a device that is not there.
 
-    ``devices`` has the number of devices of each node of the fleet.
+    ``devices`` has the number of devices of each node of the fleet, ``kinds`` are those that
+    its nodes know.
     """
     for fault in plan.fault:
+        if fault.kind not in kinds:
+            raise BadFile(
+                f"nodes of this kind know no fault {fault.kind!r}; they know"
+                f" {', '.join(sorted(kinds))}"
+            )
         if fault.node not in devices:
             raise BadFile(f"the fault plan names node {fault.node!r}, which is not in the fleet")
-        if isinstance(fault, DeviceFault) and fault.device >= devices[fault.node]:
+        if isinstance(fault, (DeviceFault, GpuFault)) and fault.device >= devices[fault.node]:
             raise BadFile(
                 f"the fault plan names device {fault.device} of node {fault.node!r},"
                 f" which has {devices[fault.node]}"

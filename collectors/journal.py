@@ -21,7 +21,7 @@ from collectors.mig_saga import Mark
 from collectors.tasks import Said
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Bound", "Clock", "Hold", "Journal", "JournalBusy", "OrderRow", "Stamp"]
 
@@ -71,6 +71,9 @@ class Hold:
 
 class Journal(JournalFile):
     """Rows in, rows out; nothing is decided here."""
+
+    #: Called when something is to be sent, so that nobody has to look for it time and again.
+    on_said: Callable[[], None] = staticmethod(lambda: None)
 
     def begin(self, incarnation: str) -> int:
         """Begin a start of the agent; return its epoch.
@@ -189,6 +192,7 @@ class Journal(JournalFile):
             seq = self.rows("SELECT last_insert_rowid()")[0][0]
             name = f"{self.fact('incarnation')}.{self.fact('epoch')}-{seq}"
             self.write("UPDATE outbox SET id = ? WHERE seq = ?", name, seq)
+        self.on_said()
         return Said(kind, name, data)
 
     def say_again(self, said: Said) -> None:
@@ -197,6 +201,7 @@ class Journal(JournalFile):
             return
         statement = "INSERT INTO outbox (type, id, data, wall_us, steady_us) VALUES (?, ?, ?, ?, ?)"
         self.write(statement, said.type, said.id, _text(said.data), stamped=True)
+        self.on_said()
 
     def unsent(self, limit: int) -> list[tuple[int, Said, bool]]:
         """Return what was not acknowledged, oldest first: number, what, whether it was tried."""
@@ -259,6 +264,11 @@ class Journal(JournalFile):
                 lease if unit is None else unit,
             )
         ]
+
+    def held(self) -> list[tuple[str, str, bool]]:
+        """Return what is held now: lease, unit, and whether by it alone."""
+        rows = self.rows("SELECT lease, unit, exclusive FROM leases WHERE state = 'held'")
+        return [(lease, unit, bool(exclusive)) for lease, unit, exclusive in rows]
 
     def slices_seen(self, device: str, uuids: Sequence[str]) -> None:
         """Follow which slices are on a device: one that comes back begins another lifetime."""

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from collectors.tasks import agent_source
 from ledger.log.partition import partition_of
-from ledger.log.port import LogDamaged, LogUnavailable
+from ledger.log.port import LogDamaged, LogUnavailable, UnknownTopic
 from ledger.wire import full_name
 from schemas.catalogue import adapter
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from collectors.node_agent import NodeAgent
+    from collectors.tasks import Said
+    from collectors.use_watch import UseOptions
     from ledger.log.port import Log, Record
     from schemas.messages import Order
 
@@ -38,15 +40,22 @@ _US = 1_000_000
 _BATCH, _READ = 200, 1000
 
 #: How long one read waits for orders, and the first and longest wait for a log, in seconds.
-_READ_S, _RETRY_S, _LONGEST_S = 1.0, 0.1, 5.0
+_READ_S, _RETRY_S, _LONGEST_S = 5.0, 0.1, 5.0
+
+#: What is due so soon after something else is done with it, in seconds: waking up has its cost.
+_TOGETHER_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ShellOptions:
-    """``heartbeat_s`` must be well below the workers' ``heartbeat_limit_s``."""
+    """``heartbeat_s`` must be well below the workers' ``heartbeat_limit_s``.
+
+    ``use`` is how the use of devices is watched; None: it is not.
+    """
 
     prefix: str = "gpuledger"
     heartbeat_s: float = 2.0
+    use: UseOptions | None = None
 
 
 class NodeShell:
@@ -65,6 +74,7 @@ class NodeShell:
         self._next = 0
         self._wake = asyncio.Event()
         self._begun = asyncio.Event()
+        self._said = asyncio.Event()
         self._away = False
 
     # -- single steps ---------------------------------------------------------------
@@ -172,7 +182,9 @@ class NodeShell:
         Raise what else the log raises: `UnknownTopic`, `LogDamaged`, `LogClosed`.
         """
         self._agent.start()
-        loops = (self._hear_on, self._work_on, self._send_on, self._beat_on)
+        loops = [self._hear_on, self._work_on, self._send_on, self._beat_on]
+        if self._options.use is not None:
+            loops.append(self._watch_on)
         tasks = [asyncio.create_task(loop()) for loop in loops]
         stopped = asyncio.create_task(stop.wait())
         try:
@@ -202,15 +214,20 @@ class NodeShell:
             self._wake.clear()
             due_us = await self._agent.work()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, (due_us - clock.steady_us()) / _US)):
+                wait_s = (due_us - clock.steady_us()) / _US
+                async with asyncio.timeout(wait_s + _TOGETHER_S if wait_s > 0 else 0.0):
                     await self._wake.wait()
 
     async def _send_on(self) -> None:
         await self._begun.wait()
+        self._agent.journal.on_said = self._said.set
         while True:
+            # What is said from here on is either sent now or wakes this again.
+            self._said.clear()
             await self._persist(self.send)
-            # The journal has no way to wake anybody; orders take far longer than this.
-            await asyncio.sleep(_RETRY_S / 2)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_S):
+                    await self._said.wait()
 
     async def _beat_on(self) -> None:
         while True:
@@ -218,6 +235,32 @@ class NodeShell:
             with contextlib.suppress(LogUnavailable):
                 await self.beat()
             await asyncio.sleep(self._options.heartbeat_s)
+
+    async def _watch_on(self) -> None:
+        """Sample how devices are used; a record that cannot be sent now is lost, and unknown."""
+        watch = self._agent.use_watch(self._options.use)
+        clock = asyncio.get_running_loop().time
+        next_s = clock()
+        async with asyncio.TaskGroup() as group:
+            sending: asyncio.Task[None] | None = None
+            while True:
+                record = await watch.sample()
+                if record is not None and (sending is None or sending.done()):
+                    # Samples go on while a log is slow.
+                    sending = group.create_task(self._send_use(record))
+                # What was late is not caught up: two samples at once would say nothing more.
+                next_s = max(next_s + watch.options.sample_us / _US, clock())
+                await asyncio.sleep(next_s - clock())
+
+    async def _send_use(self, record: Said) -> None:
+        node = self._agent.standing.node
+        topic = full_name(self._options.prefix, "usage")
+        try:
+            await self._log.append(topic, None, [record.entry(node, node)])
+        except LogDamaged:
+            raise
+        except (LogUnavailable, UnknownTopic) as error:
+            _log.warning("a record of use is lost", error=str(error))
 
     async def _persist(self, work: Callable[[], Awaitable[object]]) -> None:
         """Do it until the log lets it be done. A damaged log does not mend by waiting."""

@@ -8,7 +8,7 @@ read is said to be as it was too, with health ``unknown``; one on which somethin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collectors.nvml.report import health_of, node_inventory
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collectors.nvml.report import Note, Standing
     from schemas.observations import DeviceReport, NodeInventory
 
-__all__ = ["health_changes", "same_but_health", "view"]
+__all__ = ["same_but_health", "view"]
 
 
 def view(
@@ -80,30 +80,3 @@ def _without_health(one: NodeInventory) -> NodeInventory:
 def same_but_health(one: NodeInventory, other: NodeInventory) -> bool:
     """Say whether two inventories differ in nothing but the health of devices, and their time."""
     return _without_health(one) == _without_health(other)
-
-
-def health_changes(
-    last: NodeInventory,
-    now: NodeInventory,
-    devices: Mapping[str, Device],
-    holds: Mapping[str, Hold],
-) -> list[dict[str, Any]]:
-    """Return the data of a `device.health` for each device whose health is another now.
-
-    One that was not told of before is told of by the inventory.
-    """
-    before = {one.uuid: one.health for one in last.devices}
-    found = []
-    for one in now.devices:
-        if before.get(one.uuid, one.health) == one.health:
-            continue
-        reason = "healthy again" if one.health == "healthy" else "it cannot be read"
-        evidence: dict[str, Any] = {}
-        if one.uuid in holds:
-            reason, evidence = holds[one.uuid].reason, holds[one.uuid].evidence
-        elif one.uuid in devices:
-            reason = health_of(devices[one.uuid])[1] or reason
-        found.append(
-            {"device": one.uuid, "health": one.health, "reason": reason[:600], "evidence": evidence}
-        )
-    return found

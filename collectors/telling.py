@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from schemas.observations import NodeInventory
+
 if TYPE_CHECKING:
     from collectors.journal import Journal, OrderRow, Stamp
     from collectors.tasks import Said
 
-__all__ = ["Teller"]
+__all__ = ["Teller", "keep_told", "last_told"]
 
 #: From which difference between the two clocks on the wall clock was set meanwhile (C43).
 _STEPPED_US = 1_000_000
@@ -55,3 +57,14 @@ class Teller:
         now = self._journal.stamp()
         step_us = (now.wall_us - since.wall_us) - (now.steady_us - since.steady_us)
         return {"clock_step_us": step_us} if abs(step_us) >= _STEPPED_US else {}
+
+
+def last_told(journal: Journal) -> NodeInventory | None:
+    """Return the inventory as this boot has told it last, None: not yet."""
+    plain = journal.fact("inventory")
+    return None if plain is None else NodeInventory.model_validate(plain, strict=False)
+
+
+def keep_told(journal: Journal, now: NodeInventory) -> None:
+    """Keep the inventory as it is told now."""
+    journal.keep("inventory", now.model_dump(mode="json"))

@@ -25,6 +25,7 @@ from ledger.wire import full_name, input_entry
 from schemas.compatibility import CompatibilityApply, LicenceApply
 from schemas.messages import Reply
 from schemas.placement import PlacementApply
+from schemas.prices import PricesApply
 from schemas.requests import (
     DeviceClear,
     DevicePartition,
@@ -77,6 +78,7 @@ _TYPES: dict[type[Model], str] = {
     TemplateApply: "template.apply",
     CompatibilityApply: "compatibility.apply",
     LicenceApply: "licence.apply",
+    PricesApply: "prices.apply",
     NodeSet: "node.set",
     DeviceClear: "device.clear",
     DevicePartition: "device.partition",

@@ -41,13 +41,14 @@ KINDS = {
     "template": Kind("template.apply", "templates"),
     "compatibility": Kind("compatibility.apply", "compatibilities"),
     "licence": Kind("licence.apply", "licences"),
+    "prices": Kind("prices.apply", "price_books"),
 }
 
 _BY_SECTION = {kind.section: name for name, kind in KINDS.items()}
 _BY_TYPE = {kind.type: name for name, kind in KINDS.items()}
 
 #: Kinds whose records are named by a field of another name.
-_NAMED_BY = {"quota": "tenant", "compatibility": "model_version"}
+_NAMED_BY = {"quota": "tenant", "compatibility": "model_version", "prices": "book"}
 
 #: Who and why: of every record of a file that does not say it itself.
 _ABOUT = ("author", "reason")

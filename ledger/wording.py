@@ -322,6 +322,9 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"licence {event['licence']} may be used {event['count']} times at once"
         f"{_by(event)}{_because(event)}"
     ),
+    "prices.applied": lambda event: (
+        f"price book {event['book']} has {len(event['prices'])} prices{_by(event)}{_because(event)}"
+    ),
     "template.applied": lambda event: (
         f"template {event['template']} of {event['task_type']} was set{_by(event)}{_because(event)}"
     ),
@@ -335,6 +338,9 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "device.discovered": _discovered,
     "device.health": lambda event: (
         f"device {event['device']} is {event['health']}{_because(event)}"
+    ),
+    "device.fault": lambda event: (
+        f"device {event['device']}: {event['code']}{_because(event)} (ends: {event['ends']})"
     ),
     "device.quarantined": _quarantined,
     "slice.quarantined": _quarantined,

@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from schemas import (
+    audit,
     compatibility,
+    evidence,
     messages,
     observations,
     placement,
+    prices,
     records,
     requests,
     reservations,
     templates,
+    usage,
 )
 from schemas.events import EVENT_MODELS
 
@@ -65,6 +69,7 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "template.apply": templates.TemplateApply,
         "compatibility.apply": compatibility.CompatibilityApply,
         "licence.apply": compatibility.LicenceApply,
+        "prices.apply": prices.PricesApply,
         "node.set": requests.NodeSet,
         "device.clear": requests.DeviceClear,
         "device.partition": requests.DevicePartition,
@@ -85,10 +90,12 @@ _CURRENT: dict[str, dict[str, type[Model]]] = {
         "tick": observations.Tick,
     },
     "heartbeats": {"node.heartbeat": observations.Heartbeat},
+    "usage": {"node.usage": usage.NodeUsage, "device.evidence": evidence.DeviceEvidence},
     "events": {"ledger.claim": records.Claim, "ledger.decision": records.Decision},
     "orders": {"order": messages.Order},
     "replies": {"reply": messages.Reply},
     "dead-letters": {"dead-letter": messages.DeadLetter},
+    "audit": {"audit.query": audit.AuditQuery},
 }
 
 #: Every (type, version) that may stand on a topic, the events inside decisions included.

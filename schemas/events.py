@@ -32,6 +32,7 @@ from schemas.policy_events import (
     LicenceApplied,
     PlacementApplied,
     PoolApplied,
+    PricesApplied,
     QueueApplied,
     QuotaAnswered,
     QuotaApplied,
@@ -50,6 +51,7 @@ from schemas.reservations import (
 from schemas.supply_events import (
     DeviceCleared,
     DeviceDiscovered,
+    DeviceFaulted,
     DeviceHealthChanged,
     LinkMeasured,
     NodeChanged,
@@ -275,12 +277,14 @@ Event = Annotated[
     | TemplateApplied
     | CompatibilityApplied
     | LicenceApplied
+    | PricesApplied
     | NodeRegistered
     | NodeChanged
     | NodeUnsettled
     | NodeSettled
     | DeviceDiscovered
     | DeviceHealthChanged
+    | DeviceFaulted
     | LinkMeasured
     | Quarantined
     | DeviceCleared

@@ -39,6 +39,7 @@ EndReason = Literal[
     "node-lost",
     "node-restarted",
     "device-gone",
+    "device-fault",
     "slice-gone",
     "stop-timed-out",
 ]

@@ -22,6 +22,7 @@ from schemas.base import (
 __all__ = [
     "DeviceHealth",
     "DeviceReport",
+    "FaultReport",
     "Heartbeat",
     "LinkEvidence",
     "NodeBack",
@@ -45,6 +46,7 @@ Uuid = Annotated[str, Field(pattern=r"^[!-~]{1,128}$")]
 Incarnation = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
 Evidence = Annotated[dict[Name, int | Text | None], Field(max_length=64)]
 Health = Literal["healthy", "unhealthy", "unknown", "gone"]
+Ends = Literal["none", "scope", "device", "linked"]
 
 
 class NodeFact(Model):
@@ -155,13 +157,29 @@ class NodeBack(NodeFact):
     """The liveness processor hears the node again."""
 
 
+class FaultReport(Model):
+    """Something that went wrong on a device, and what of the work there does not survive it.
+
+    ``code`` names it: ``xid-94``. It was seen in a compute instance (``gi``, ``ci``), in a GPU
+    instance (``gi`` alone), or in the whole device. ``ends`` is ``scope`` for the work where it
+    was seen, ``device`` for all on the device, ``linked`` for what uses other devices too.
+    """
+
+    code: Name
+    ends: Ends = "none"
+    xid: Count | None = None
+    gi: Count | None = None
+    ci: Count | None = None
+
+
 class DeviceHealth(NodeFact):
-    """A device's health changed."""
+    """A device's health changed, or something went wrong on it (``fault``) and it did not."""
 
     device: Reference
     health: Health
     reason: Text = ""
     evidence: Evidence = Field(default_factory=dict)
+    fault: FaultReport | None = None
 
 
 class TaskStarted(NodeFact):
@@ -191,9 +209,13 @@ class TaskUse(NodeFact):
 
 
 class LinkEvidence(NodeFact):
-    """The node measured its link to another, with this tool; it holds for ``valid_s``."""
+    """The node measured its link to another, with this tool; it holds for ``valid_s``.
+
+    Latencies are half of a round trip; the median is told and not judged.
+    """
 
     to_node: Name
+    p50_us: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
     p99_us: Annotated[int, Field(ge=0, le=1_000_000_000)]
     bandwidth_mbps: Annotated[int, Field(ge=0, le=1_000_000_000)]
     tool: Text

@@ -7,6 +7,7 @@ from typing import Literal
 from schemas.asks import Mode
 from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, WholeMib
 from schemas.placement import HolePrice, TypicalShape
+from schemas.prices import PriceBook
 from schemas.requests import LimitSet, Partition, Placement, Route, TaskType
 from schemas.templates import RequiredField, TemplateDefaults, TemplateLimits
 
@@ -15,6 +16,7 @@ __all__ = [
     "LicenceApplied",
     "PlacementApplied",
     "PoolApplied",
+    "PricesApplied",
     "QueueApplied",
     "QuotaAnswered",
     "QuotaApplied",
@@ -144,6 +146,14 @@ class LicenceApplied(Model):
     type: Literal["licence.applied"]
     licence: Name
     count: Count
+    author: Name
+    reason: Text
+
+
+class PricesApplied(PriceBook):
+    """A price book was put on record, or more prices into it (`schemas.prices.PricesApply`)."""
+
+    type: Literal["prices.applied"]
     author: Name
     reason: Text
 

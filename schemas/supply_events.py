@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, Version, WholeMib
-from schemas.observations import Evidence, Health, Incarnation, ProfileReport, VgpuReport
+from schemas.observations import Ends, Evidence, Health, Incarnation, ProfileReport, VgpuReport
 
 __all__ = [
     "DeviceCleared",
     "DeviceDiscovered",
+    "DeviceFaulted",
     "DeviceHealthChanged",
     "LinkMeasured",
     "NodeChanged",
@@ -114,6 +115,25 @@ class DeviceHealthChanged(Model):
     health: Health
     reason: Text
     evidence: Evidence
+
+
+class DeviceFaulted(Model):
+    """Something went wrong on a device; ``units`` are it, or its slices in the fault's scope.
+
+    Which leases do not survive it (``ends``, as `schemas.observations.FaultReport` has it) is
+    told by the events that end them, in the same record.
+    """
+
+    type: Literal["device.fault"]
+    device: Reference
+    code: Name
+    ends: Ends
+    units: tuple[Reference, ...]
+    reason: Text
+    evidence: Evidence
+    xid: Count | None = None
+    gi: Count | None = None
+    ci: Count | None = None
 
 
 class Quarantined(Model):

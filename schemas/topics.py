@@ -116,6 +116,14 @@ TOPICS: tuple[Topic, ...] = (
         retention_ms=30 * _DAY_MS,
         partitions=1,
     ),
+    Topic(
+        suffix="audit",
+        key="requester",
+        value="what somebody asked of the ledger in SQL, and how much was shown",
+        written_by="gpuledger sql and report, before they show a row",
+        retention_ms=FOR_EVER,
+        partitions=1,
+    ),
 )
 
 

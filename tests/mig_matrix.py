@@ -26,6 +26,7 @@ import structlog
 from collectors.fake_nvml.boards import BOARDS
 from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.reader import fake_library
+from collectors.health.hearing import WatchOptions
 from collectors.node_agent import NodeOptions
 from collectors.nvml.codes import Code, word
 from ledger.core.derived.makers import instance_of
@@ -224,7 +225,8 @@ class _Asker:
 
 
 def _rig(change: Change, run: Run) -> tuple[Rig, _Saboteur]:
-    options = NodeOptions(look_us=10**12, retell_us=10**12, sweep_us=30 * SECOND)
+    watch = WatchOptions(listen_us=10**12, signs_us=10**12)
+    options = NodeOptions(look_us=10**12, retell_us=10**12, sweep_us=30 * SECOND, watch=watch)
     mig = change.mode is not True
     rig = Rig((change.board,), mig=mig, options=options, check=False)
     gpu = rig.node.gpus[0]

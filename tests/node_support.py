@@ -9,6 +9,7 @@ import orjson
 
 from collectors.fake_nvml.node import make_node
 from collectors.fake_nvml.reader import FakeAsker, fake_library
+from collectors.health.hearing import WatchOptions
 from collectors.journal import Clock, Journal
 from collectors.node_agent import NodeAgent, NodeOptions
 from collectors.nvml.host_facts import HostFacts
@@ -112,7 +113,8 @@ class Rig:
         self.name = name
         self.node = node or make_node(name, boards, mig=mig)
         self.time = Time()
-        self.options = options
+        # Most tests have nothing to hear of: what does not happen need not be asked every second.
+        self.options = options or NodeOptions(watch=WatchOptions(listen_us=10 * SECOND))
         self.boot = "machine-boot-1"
         self.processes = FakeProcesses(self.node)
         self.journal = TickingJournal(journal, self.time.clock)

@@ -35,7 +35,7 @@ from tests.metering_oracle import Oracle
 from tests.test_metering_cases import HOUR, MINUTE, S, cell_at, known, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ledger.billing.charges import Tariff
     from ledger.billing.export import Export
@@ -88,11 +88,11 @@ def shares(cell: CoreDriver, name: str, at_us: int) -> None:
 RECORDS = tuple(two_months().records)
 
 
-async def logged(path: Path) -> SqliteLog:
-    """Return a log in a file that has `RECORDS`."""
+async def logged(path: Path, values: Sequence[bytes] = RECORDS) -> SqliteLog:
+    """Return a log in a file that has these records."""
     log = SqliteLog(path)
     await apply(log, PREFIX, partitions=1)
-    await log.append(f"{PREFIX}.events", 0, [Entry(b"c", value) for value in RECORDS])
+    await log.append(f"{PREFIX}.events", 0, [Entry(b"c", value) for value in values])
     return log
 
 
@@ -583,9 +583,32 @@ def test_the_command_writes_and_checks(site: list[str], tmp_path: Path) -> None:
     assert "BillingCurrency-Format" in gpuledger("bill", "--check", out, status=1)
 
 
+def test_u4_the_export_names_the_checkpoint_that_proved_the_log(
+    site: list[str], tmp_path: Path
+) -> None:
+    """The log is held against it first: a checkpoint of another history is exit status 4."""
+    key, kept, out = (str(tmp_path / name) for name in ("key", "checkpoints", "out"))
+    gpuledger("checkpoint", "keygen", "example.org/site", "--key", key)
+    gpuledger("checkpoint", "create", *site[:2], "--key", key, "--to", kept)
+    proved = ["--checkpoint", kept, "--key", f"{key}.pub", "--period", "2026-10"]
+    gpuledger("bill", *site, *proved, "--to", out)
+    recency = orjson.loads((tmp_path / "out" / "cost-and-usage-2026-10.recency.json").read_bytes())
+    ((origin, size),) = recency["x_Checkpoints"].items()
+    assert ("example.org/site/gpuledger.events/0", size) == (origin, recency["x_LogEnds"]["0"])
+    other = ["--log", f"sqlite:{tmp_path / 'other.sqlite'}", *site[2:]]
+
+    async def fill() -> None:
+        await (await logged(tmp_path / "other.sqlite", RECORDS[:-1])).close()
+
+    asyncio.run(fill())
+    assert "TAMPERED" in gpuledger("bill", *other, *proved, status=4)
+
+
 def test_the_command_says_what_is_wrong(site: list[str], tmp_path: Path) -> None:
     """No month, no such month, no prices, no bill: usage or a no, and never a traceback."""
-    assert "bill takes --prices" in gpuledger("bill", *site, status=2)
+    assert "bill takes --period" in gpuledger("bill", *site, status=2)
+    none = gpuledger("bill", *site[:2], "--period", "2026-10", status=1)
+    assert "a price book has to be on record, and the log has: none" in none
     assert "a bill is of a month" in gpuledger("bill", *site, "--period", "2026-10-01", status=2)
     assert "is no month" in gpuledger("bill", *site, "--period", "2026-13", status=2)
     assert "has no bill" in gpuledger("bill", "--check", str(tmp_path), status=1)

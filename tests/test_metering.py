@@ -352,7 +352,8 @@ BECAME = {
     "live": "live", "completed": "completed", "failed": "failed", "cancelled": "stopped",
     "max-run": "stopped", "idle": "stopped", "reclaimed": "interrupted",
     "preempted": "interrupted", "quota-lowered": "interrupted", "node-lost": "interrupted",
-    "node-restarted": "interrupted", "device-gone": "interrupted", "slice-gone": "interrupted",
+    "node-restarted": "interrupted", "device-gone": "interrupted", "device-fault": "interrupted",
+    "slice-gone": "interrupted",
     "stop-timed-out": "interrupted",
 }  # fmt: skip
 

@@ -171,7 +171,7 @@ async def test_ten_minutes_without_a_log_and_two_restarts(monkeypatch: pytest.Mo
     rig.cable.pulled = True
     gpu = rig.node.gpus[1]
     await rig.live(60)
-    gpu.recovery_action = 1
+    gpu.recovery_action = 4
     await rig.live(120)
     await rig.restart()
     cut = rig.node.gpus[0]

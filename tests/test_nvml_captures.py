@@ -320,7 +320,7 @@ def test_what_a_person_reads_is_what_is_read(capture: str) -> None:
     with reading(node) as session:
         host = session.host()
         device = read_device(session, node.gpus[0].uuid)
-        use = read_use(session, node.gpus[0].uuid, instances=True)
+        use = read_use(session, node.gpus[0].uuid, slow=True)
     read = facts(host, device, use)
 
     assert expected == {name: read[name] for name in expected}

@@ -64,7 +64,7 @@ def test_c03_empty_slots_are_no_slices_and_no_errors() -> None:
     gpu.temperature_c = None
     with reading(node) as session:
         device = read_device(session, gpu.uuid)
-        use = read_use(session, gpu.uuid, instances=True)
+        use = read_use(session, gpu.uuid)
 
     assert [0, 2, 5] == [each.start for each in device.instances]
     assert [0, 2, 5] == [x.slot for _, x in gpu.compute()]
@@ -136,7 +136,7 @@ def test_several_compute_instances_of_one_share_its_memory() -> None:
     gpu.processes = [Process(5, 100, gi=1, ci=2)]
     with reading(node) as session:
         instance = read_device(session, gpu.uuid).instances[0]
-        use = read_use(session, gpu.uuid, instances=True)
+        use = read_use(session, gpu.uuid)
 
     assert [("1c.3g.40gb", at, 126) for at in range(3)] == [
         (x.name, x.start, x.used_mib) for x in instance.compute
@@ -208,7 +208,7 @@ def test_no_single_failure_stops_the_reading(symbol: str, code: Code) -> None:
     with reading(node) as session:
         host = session.host()
         device = read_device(session, node.gpus[0].uuid)
-        use = read_use(session, node.gpus[0].uuid, instances=True, since_us=0)
+        use = read_use(session, node.gpus[0].uuid, slow=True, since_us=0)
 
     assert node.gpus[0].uuid == device.uuid == use.uuid
     assert host.why or host.listed

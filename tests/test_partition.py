@@ -251,6 +251,17 @@ def test_a_free_slice_comes_before_a_new_one() -> None:
     assert "reserved" == ask(cell, "r2", "1g.10gb")
 
 
+def test_v1_free_slices_of_a_class_without_quota_keep_none_from_being_made() -> None:
+    """The quota has no room for the model of the free slice, and room for another's."""
+    cell = cell_with(h100("GPU-a", piece("1g.10gb", 0)), a30("GPU-b"))
+    none_of = {"limits": [{"resource": "model:H100", "nominal": 0}], "nominal_gpu_milli": 9_000}
+    who = {"tenant": "t", "author": "op", "reason": "x"}
+    assert "applied" == cell.feed("quota.apply", none_of | who, source="/operator").code
+
+    assert "reserved" == cell.submit("r1", {"mode": "mig", "memory_mib": 5_000, "count": 1}).code
+    assert [("create", "1g.6gb")] == [one[:2] for one in steps(cell)]
+
+
 def test_of_free_slices_the_one_that_others_miss_least_is_taken() -> None:
     """At 6 nothing large could start; at 0 a whole device would be spoilt."""
     cell = cell_with(

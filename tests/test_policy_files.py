@@ -531,7 +531,7 @@ def test_a_small_team_in_one_file(cli: Cli) -> None:
     with cli.running("up", "--site", "site.yaml", "--json") as process:
         assert process.stdout is not None
         assert not orjson.loads(process.stdout.readline())["seeded"]
-        train = ["submit", "--tenant", "research", "--max-run", "60"]
+        train = ["submit", "--tenant", "research", "--max-run", "3600"]
         refused = _asks(cli, *train, status=1)
         assert "template_requires" == refused["code"]
         assert {"template": "training", "field": "checkpoint"} == refused["numbers"]
@@ -553,9 +553,12 @@ def test_a_small_team_in_one_file(cli: Cli) -> None:
         _second_person(cli)
         made = _asks(cli, "template", "apply", str(EXAMPLES / "templates.yaml"))
         assert 6 == made["sent"]
+        priced = ["prices", "apply", str(EXAMPLES / "prices.yaml"), "--reason", "budget"]
+        assert [1, 0] == [_asks(cli, *priced)["sent"] for _ in range(2)]
         unknown = _asks(cli, "submit", "--tenant", "product", "--template", "x", status=1)
         assert "unknown_template" == unknown["code"]
     assert "template training" in cli("show", "run").stdout
+    assert "prices-2026" == cli.json("bill", "--period", "2026-01")["price_book"]
     assert cli.json("verify")["ok"]
 
 

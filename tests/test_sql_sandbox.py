@@ -1,45 +1,50 @@
-"""SQL over the ledger: the answers are right, and nothing else can be reached."""
+"""SQL over the ledger: answers are right, described, and held to their limits."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
+import re
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
 
-import duckdb
-import pyarrow as pa
+import orjson
 import pytest
 
-from ledger.audit.sql import BadQuery, Ledger, Limits, load
-from ledger.audit.tables import EVENTS, RECORDS, VIEWS, batches
+from ledger.audit.asking import Room, load
+from ledger.audit.raw import raw_rows
+from ledger.audit.sql import AtLimit, BadQuery, Ledger, Limits
+from ledger.audit.tables import TABLES
+from ledger.audit.taking import Known, Unreadable, Verdicts, take_rows
+from ledger.audit.texts import MACROS, VIEWS, parse
+from ledger.core.fold import Fold, LogDamaged
 from ledger.log.memory import MemoryLog
-from ledger.log.sqlite import SqliteLog
-from ledger.reading import Upto
+from ledger.log.port import Entry, TopicState
+from ledger.reading import Damaged, Upto
+from schemas.events import EVENT_MODELS
+from schemas.records import RECORD_VERSION
+from tests.audit_support import fill, room_with
 from tests.ledgers import PREFIX, TEAM, Site
+from tests.metering_logs import random_log, with_void_records
+from tests.replay_support import drawn, folds_of, put
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
-async def fill(site: Site) -> None:
-    """Give a site requests that were granted, ended, wait and were refused."""
-    await site.start(gpus=4)
-    await site.submit("a", 2)
-    await site.finish(f"{TEAM}#a/1")
-    await site.submit("b", 3)
-    await site.submit("c", 2)
-    await site.submit("d", 2, max_wait_s=0)
+@pytest.fixture(scope="module")
+def room() -> Iterator[Room]:
+    """Return a room with a small ledger in it."""
 
+    async def make() -> Room:
+        site = Site(MemoryLog())
+        await fill(site)
+        limits = Limits(rows=100, seconds=1.0, memory_mib=256)
+        return (await load(site.log, PREFIX, limits))[0]
 
-@pytest.fixture
-async def ledger() -> AsyncIterator[Ledger]:
-    """Return a locked database with a small ledger in it."""
-    site = Site(MemoryLog())
-    await fill(site)
-    found = await load(site.log, PREFIX, Limits(rows=100, seconds=2.0, memory_mib=256))
-    yield found
-    found.close()
+    with asyncio.run(make()) as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -55,223 +60,277 @@ async def ledger() -> AsyncIterator[Ledger]:
             ],
         ),
         (
-            "SELECT lease, tenant, charge_milli, reason, held_us > 0 FROM leases ORDER BY lease",
+            (
+                "SELECT lease, who, tenant, quota, charge_milli, reason, held_us > 0 FROM leases"
+                " ORDER BY lease"
+            ),
             [
-                (f"{TEAM}#a/1", "t", 2000, "completed", True),
-                (f"{TEAM}#b/1", "t", 3000, None, None),
+                (f"{TEAM}#a/1", TEAM, "t", "t", 2000, "completed", True),
+                (f"{TEAM}#b/1", TEAM, "t", "t", 3000, None, None),
             ],
         ),
         (
-            f"SELECT unit, node FROM holdings WHERE lease = '{TEAM}#a/1' ORDER BY unit",
-            [("GPU-0", "n1"), ("GPU-1", "n1")],
+            (
+                f"SELECT unit, node, cleaned IS NOT NULL FROM holdings"
+                f" WHERE lease = '{TEAM}#a/1' ORDER BY unit"
+            ),
+            [("GPU-0", "n1", True), ("GPU-1", "n1", True)],
         ),
         (
-            "SELECT request, code, numbers->>'free_gpus' FROM refusals",
-            [(f"{TEAM}#d", "no_capacity", "1")],
+            "SELECT request, tenant, code, answer, numbers->>'free_gpus' FROM denials",
+            [(f"{TEAM}#d", "t", "no_capacity", "transient", "1")],
         ),
-        ("SELECT type, author FROM policy ORDER BY 1 LIMIT 1", [("pool.applied", "ops")]),
+        ("SELECT type, about, author FROM policy_changes ORDER BY 1 LIMIT 1",
+         [("pool.applied", "main", "ops")]),
         ("SELECT kind, verdict, count(*) FROM records GROUP BY ALL ORDER BY 1 LIMIT 1",
          [("claim", "claim", 1)]),
         ("SELECT count(*) FROM decisions", [(10,)]),
         ("SELECT data->>'model' FROM events WHERE device = 'GPU-0' LIMIT 1", [("H100",)]),
         ("FROM events SELECT count(*) WHERE type = 'lease.granted'", [(2,)]),
         ("WITH x AS (SELECT 1 AS a) SELECT a FROM x;", [(1,)]),
+        ("SELECT quota, nominal_milli, author FROM quotas", [("t", 100_000, "ops")]),
+        ("SELECT utc('2026-03-29T02:30:00+02:00')", [("2026-03-29 00:30:00",)]),
+        ("SELECT [1, NULL], {'a': 1.5::DOUBLE}, 1.5::DECIMAL(9, 2), 'x'::BLOB, 'inf'::DOUBLE",
+         [([1, None], {"a": 1.5}, "1.50", "78", "inf")]),
+        ("SELECT 170141183460469231731687303715884105727::HUGEINT",
+         [(170_141_183_460_469_231_731_687_303_715_884_105_727,)]),
     ],
 )  # fmt: skip
-async def test_answers(ledger: Ledger, query: str, rows: list[tuple[object, ...]]) -> None:
-    """Tables and views say what the ledger says."""
-    assert ledger.query(query).rows == rows
+def test_answers(room: Room, query: str, rows: list[tuple[object, ...]]) -> None:
+    """Tables and views say what the ledger says; values are those of JSON."""
+    assert rows == room.ask(query).rows
 
 
-async def test_every_described_column_is_there(ledger: Ledger) -> None:
-    """The description is what the tables are made from; the views can all be read."""
-    for table in (RECORDS, EVENTS):
-        result = ledger.query(f"SELECT * FROM {table.name}")
-        assert list(result.columns) == [name for name, _, _ in table.columns]
-        assert list(result.types) == [kind for _, kind, _ in table.columns]
-    for view in VIEWS:
-        assert ledger.query(f"SELECT * FROM {view.name}").columns
+def test_every_described_column_is_there(room: Room) -> None:
+    """Tables, views and macros have the columns that their description names, of those types."""
+    for table in TABLES:
+        result = room.ask(f"SELECT * FROM {table.name}")
+        assert [(name, kind) for name, kind, _ in table.columns] == list(
+            zip(result.columns, result.types, strict=True)
+        )
+    for text in (*VIEWS, *(one for one in MACROS if not one.scalar)):
+        call = f"{text.name}({', '.join(['NULL'] * len(text.arguments))})"
+        result = room.ask(f"SELECT * FROM {call if text.kind == 'macro' else text.name}")
+        assert [(one.name, one.type) for one in text.columns] == list(
+            zip(result.columns, result.types, strict=True)
+        ), text.name
 
 
-async def test_as_of() -> None:
-    """Only what was there at that time."""
+HEADERS = {
+    "no header": "SELECT 1",
+    "no description": "-- view: x\nSELECT 1",
+    "no query": "-- view: x\n-- one row",
+    "not a name": "-- view: X Y\n-- one row\nSELECT 1",
+}
+
+
+@pytest.mark.parametrize("text", HEADERS.values(), ids=HEADERS.keys())
+def test_a_text_without_a_description_is_refused(text: str) -> None:
+    """A view that says nothing of itself cannot be added."""
+    with pytest.raises(ValueError, match=r"header|description"):
+        parse(text)
+
+
+async def test_at_a_record() -> None:
+    """Only what was there at that place."""
     site = Site(MemoryLog())
     await fill(site)
-    found = await load(site.log, PREFIX, None, Upto(offsets={0: 3}))
-    assert found.query("SELECT count(*) FROM records").rows == [(3,)]
-    found.close()
-
-
-#: Statements that try to get out, to write, or to change what they may do.
-ATTEMPTS = """
-INSERT INTO records SELECT * FROM records
-UPDATE events SET tenant = 'x'
-DELETE FROM events
-DROP TABLE records
-DROP VIEW leases
-CREATE TABLE x AS SELECT 1
-CREATE TEMP TABLE x AS SELECT 1
-CREATE OR REPLACE VIEW leases AS SELECT 1
-CREATE MACRO f() AS 1
-CREATE SECRET s (TYPE http)
-ALTER TABLE records ADD COLUMN x INT
-TRUNCATE records
-COMMENT ON TABLE records IS 'x'
-WITH x AS (DELETE FROM events RETURNING *) SELECT * FROM x
-WITH x AS (INSERT INTO records SELECT * FROM records RETURNING *) SELECT * FROM x
-WITH x AS (UPDATE events SET n = 1 RETURNING *) SELECT * FROM x
-COPY events TO '{folder}/out.csv'
-COPY (SELECT 1) TO '{file}'
-COPY records FROM '{secret}'
-EXPORT DATABASE '{folder}/out'
-IMPORT DATABASE '{folder}'
-ATTACH '{file}' AS log
-ATTACH '{file}' AS log (TYPE sqlite)
-ATTACH ':memory:' AS other
-DETACH memory
-USE memory
-VACUUM
-CHECKPOINT
-INSTALL httpfs
-LOAD httpfs
-LOAD '{file}'
-INSTALL sqlite FROM community
-SET memory_limit = '100GB'
-SET GLOBAL enable_external_access = true
-SET lock_configuration = false
-RESET memory_limit
-PRAGMA enable_external_access = true
-PRAGMA temp_directory = '{folder}'
-PRAGMA database_list
-CALL pragma_version()
-BEGIN TRANSACTION
-COMMIT
-ROLLBACK
-PREPARE p AS SELECT 1
-EXECUTE p
-EXPLAIN ANALYZE SELECT 1
-SELECT 1; SELECT 2
-SELECT 1; DROP TABLE records
-SELECT 1; COPY events TO '{folder}/out.csv'
-ROLLBACK; DELETE FROM events
-SELECT * FROM read_text('{secret}')
-SELECT * FROM read_blob('{secret}')
-SELECT * FROM read_csv('{secret}')
-SELECT * FROM read_csv_auto('{secret}')
-SELECT * FROM read_json('{secret}')
-SELECT * FROM read_ndjson_objects('{secret}')
-SELECT * FROM read_parquet('{secret}')
-SELECT * FROM parquet_metadata('{secret}')
-SELECT * FROM parquet_kv_metadata('{secret}')
-SELECT * FROM sniff_csv('{secret}')
-SELECT * FROM '{secret}'
-SELECT * FROM '{secret}.csv'
-SELECT * FROM '{file}'
-SELECT * FROM read_duckdb('{file}')
-SELECT * FROM sqlite_scan('{file}', 'records')
-SELECT * FROM glob('{folder}/*')
-SELECT * FROM glob('/etc/*')
-SELECT * FROM read_text('../../../../etc/passwd')
-SELECT * FROM read_text('http://127.0.0.1:9/')
-SELECT * FROM read_parquet('s3://bucket/key')
-SELECT * FROM query('COPY events TO ''{folder}/x''')
-SELECT * FROM query('SELECT * FROM read_text(''{secret}'')')
-SELECT * FROM query_table('{secret}')
-SELECT (SELECT content FROM read_text('{secret}'))
-SELECT getenv('HOME')
-SELECT * FROM outside
-SELECT * FROM incoming
-SELECT * FROM enable_logging()
-SELECT * FROM duckdb_secrets()
-PIVOT events ON type USING count(*)
-"""
-
-
-@pytest.fixture(scope="module")
-def attempts() -> list[str]:
-    """Return the attempts, one a line."""
-    return [line for line in ATTEMPTS.splitlines() if line]
-
-
-async def test_u5_nothing_can_be_written_or_reached(tmp_path: Path, attempts: list[str]) -> None:
-    """U5: every attempt is refused, and neither the ledger nor its folder has changed."""
-    outside = duckdb.sql("SELECT 'secret' AS secret")  # a name that Python knows and SQL must not
-    file, secret = tmp_path / "log.sqlite", tmp_path / "secret"
-    secret.write_text("a,b\n1,2\n")
-    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
-    async with SqliteLog(file) as log:
-        await fill(Site(log))
-        found = await load(log, PREFIX, Limits(rows=100, seconds=5.0))
-
-    def fingerprints() -> dict[str, str]:
-        return {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.iterdir()
-        }
-
-    before = fingerprints()
-    rows = found.query("SELECT count(*) FROM events").rows
-    got_through = []
-    for attempt in attempts:
-        text = attempt.format(folder=tmp_path, file=file, secret=secret)
-        try:
-            result = found.query(text)
-        except BadQuery:
-            continue
-        got_through.append((text, result.rows[:1]))
-    assert got_through == []
-    assert fingerprints() == before
-    assert found.query("SELECT count(*) FROM events").rows == rows
-    assert outside is not None
-    found.close()
+    room, ends = await load(site.log, PREFIX, None, Upto(offsets={0: 3}))
+    with room:
+        assert [(3,)] == room.ask("SELECT count(*) FROM records").rows
+    assert (3,) == ends
 
 
 @pytest.mark.parametrize(
     "query",
-    ["", "   ", "-- nothing", "SELEC 1", "SELECT * FROM nowhere", "SELECT 1 +", "SELECT \x00"],
-)
-async def test_wrong_queries_are_explained(ledger: Ledger, query: str) -> None:
-    """A mistake is one message, and the database stays usable."""
+    ["", "   ", "-- nothing", "SELEC 1", "SELECT * FROM nowhere", "SELECT 1 +", "SELECT \x00",
+     "SELECT '\ud800'"],
+)  # fmt: skip
+def test_wrong_queries_are_explained(room: Room, query: str) -> None:
+    """A mistake is one message, and the room stays usable."""
     with pytest.raises(BadQuery):
-        ledger.query(query)
-    assert ledger.query("SELECT 1").rows == [(1,)]
+        room.ask(query)
+    assert [(1,)] == room.ask("SELECT 1").rows
 
 
-async def test_rows_are_limited(ledger: Ledger) -> None:
+def test_rows_are_limited(room: Room) -> None:
     """More rows than the limit are cut, and it is said."""
-    result = ledger.query("SELECT * FROM range(101)")
-    assert len(result.rows) == 100
-    assert result.cut
-    assert not ledger.query("SELECT * FROM range(100)").cut
+    result = room.ask("SELECT * FROM range(101)")
+    assert 100 == len(result.rows)
+    assert "rows" == result.cut
+    assert not room.ask("SELECT * FROM range(100)").cut
 
 
-async def test_time_is_limited(ledger: Ledger) -> None:
-    """A query without an end is stopped, and the database stays usable."""
+async def test_the_size_of_an_answer_is_limited() -> None:
+    """Few rows can be large too: what does not fit is cut, and it is said."""
+    async with room_with([], limits=Limits(result_mib=1, seconds=5.0)) as room:
+        result = room.ask("SELECT repeat('x', 100000) FROM range(50)")
+        assert "bytes" == result.cut
+        assert 10 == len(result.rows)
+        assert (0, "bytes") == _count(room.ask("SELECT repeat('x', 2000000)"))
+        names = ", ".join(f'1 AS "{at}{"x" * 900}"' for at in range(5000))
+        with pytest.raises(AtLimit, match="larger than 2 MiB"):
+            room.ask(f"SELECT {names}")
+
+
+def _count(result: Any) -> tuple[int, str]:
+    return len(result.rows), result.cut
+
+
+def test_time_is_limited(room: Room) -> None:
+    """A query without an end is stopped, and the room stays usable."""
     started = time.monotonic()
-    with pytest.raises(BadQuery, match="stopped after 2 s"):
-        ledger.query(
+    with pytest.raises(AtLimit, match="stopped after 1 s"):
+        room.ask(
             "SELECT count(*) FROM range(10000000) a, range(100000) b WHERE a.range + b.range < 0"
         )
     assert time.monotonic() - started < 20
-    assert ledger.query("SELECT 1").rows == [(1,)]
+    assert [(1,)] == room.ask("SELECT 1").rows
 
 
-async def test_memory_is_limited(ledger: Ledger) -> None:
+def test_memory_is_limited(room: Room) -> None:
     """A query that needs more memory than it may have fails; it does not spill into files."""
-    with pytest.raises(BadQuery, match=r"[Mm]emory"):
-        ledger.query(
-            "SELECT count(*) FROM (SELECT DISTINCT hash(range) || repeat('x', 100)"
-            " FROM range(30000000))"
-        )
-    assert ledger.query("SELECT 1").rows == [(1,)]
+    for query in (
+        "SELECT list(range) FROM range(1000000000)",
+        "SELECT length(repeat('x', 4000000000))",
+    ):
+        with pytest.raises(AtLimit, match="more memory than 256 MiB"):
+            room.ask(query)
+    assert [(1,)] == room.ask("SELECT 1").rows
 
 
 async def test_a_ledger_that_does_not_fit_is_said() -> None:
     """Loading is limited too."""
-    site = Site(MemoryLog())
-    await fill(site)
-    found = Ledger(Limits(memory_mib=4))
-    async for records, events in batches(site.log, PREFIX):
-        rows = pa.concat_tables([records] * 5000), pa.concat_tables([events] * 5000)
-        with pytest.raises(BadQuery, match="does not fit into 4 MiB"):
-            found.add(*rows)
-    found.close()
+    log = MemoryLog()
+    await put(log, PREFIX, random_log(3, 400))
+    with pytest.raises(AtLimit, match="does not fit into 2 MiB"):
+        await load(log, PREFIX, Limits(memory_mib=2))
+
+
+# -- what is believed of a record -------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_s2_verdicts_are_those_of_the_fold(seed: int) -> None:
+    """S2, S3, L3, L6: the SQL believes of each record what every other reader does."""
+    values = with_void_records(drawn(seed, 60), Random(seed))
+    fold = Fold()
+    wanted = [fold.apply(offset, value)[0] for offset, value in enumerate(values)]
+    async with room_with(values) as room:
+        found = room.ask('SELECT verdict FROM records ORDER BY "offset"').rows
+        assert wanted == [verdict for (verdict,) in found]
+        assert "void" in wanted
+        counts = room.ask(
+            "SELECT (SELECT count(*) FROM claims), (SELECT count(*) FROM decisions),"
+            " (SELECT count(*) FROM voids)"
+        ).rows[0]
+        # S5: what was read is what had an effect, and what is said to have had none.
+        assert (fold.head.claims, fold.head.decisions, fold.head.void) == counts
+        assert sum(counts) == len(values)
+        why = dict(room.ask("SELECT why, count(*) FROM voids GROUP BY why").rows)
+        assert sum(why.values()) == fold.head.void
+        assert set(why) <= {"token", "seq", "source"}
+
+
+async def test_s3_void_records_change_no_view() -> None:
+    """S3: what others wrote into the log without effect is no part of any answer."""
+    clean = drawn(2, 60)
+    dirty = with_void_records(clean, Random(1))
+    answers = []
+    for values in (clean, dirty):
+        async with room_with(values) as room:
+            answers.append(
+                {
+                    name: _without_places(room, name)
+                    for name in ("requests", "leases", "holdings", "waits", "quotas", "orders",
+                                 "nodes", "devices", "slices", "interruptions", "quota_use")
+                }
+            )  # fmt: skip
+    assert answers[0] == answers[1]
+    assert answers[0]["leases"]
+
+
+def _without_places(room: Room, view: str) -> list[tuple[Any, ...]]:
+    left = [one.name for one in next(each for each in VIEWS if each.name == view).columns]
+    kept = [f'"{one}"' for one in left if "offset" not in one and one != "position"]
+    return room.ask(f"SELECT {', '.join(kept)} FROM {view} ORDER BY ALL").rows
+
+
+def _changed(change: Any) -> list[bytes]:
+    values = list(drawn(1, 20))
+    record = orjson.loads(values[9])
+    values[9] = change(record)
+    return values
+
+
+def _with(**more: Any) -> Any:
+    return lambda record: orjson.dumps({**record, **more})
+
+
+def _event_of(kind: str | None) -> Any:
+    return lambda record: orjson.dumps({**record, "events": [{"type": kind}]})
+
+
+DAMAGE: dict[str, tuple[Any, str]] = {
+    "not JSON": (lambda _: b"{", "not_json"),
+    "half a line (C53)": (lambda record: orjson.dumps(record)[:-9], "not_json"),
+    "a trailer (C53)": (lambda record: orjson.dumps(record) + b"TRAILER", "not_json"),
+    "not text": (lambda _: b'{"v":1,"kind":"\xff"}', "not_json"),
+    "empty": (lambda _: b"", "empty_value"),
+    "a list": (lambda _: b"[1]", "not_an_object"),
+    "a later version (L7)": (_with(v=2), "unknown_version"),
+    "another kind (L7)": (_with(kind="other"), "unknown_type"),
+    "an unknown event (L7)": (_event_of("lease.invented"), "bad_field"),
+    "an event without a type": (_event_of(None), "bad_field"),
+    "no source": (_with(source=None), "bad_field"),
+    "no cell": (_with(cell=None), "bad_field"),
+    "no events": (_with(events=None), "bad_field"),
+}
+
+
+@pytest.mark.parametrize(("change", "code"), DAMAGE.values(), ids=DAMAGE.keys())
+async def test_c53_l7_what_no_reader_can_take_stops_the_load(change: Any, code: str) -> None:
+    """C53, L7: nothing is skipped; the place is named, with the code that the fold gives."""
+    values = _changed(change)
+    with pytest.raises(LogDamaged) as stopped:
+        folds_of(values, len(values))
+    log = MemoryLog()
+    await log.create_topics({f"{PREFIX}.events": TopicState(1)})
+    await log.append(f"{PREFIX}.events", 0, [Entry(b"c", value) for value in values])
+    assert (9, code) == await _stopped(log)
+    assert (9, code) == (stopped.value.offset, stopped.value.code)
+
+
+async def _stopped(log: MemoryLog) -> tuple[int, str] | None:
+    """Return where loading stops, and with which code; as the room loads, without its process."""
+    ledger = Ledger(Limits(), TABLES)
+    known = Known(RECORD_VERSION, list(EVENT_MODELS))
+    try:
+        async for rows in raw_rows(log, PREFIX, 0):
+            take_rows(ledger.db, rows, Verdicts(), known)
+    except (Unreadable, Damaged) as fault:
+        return fault.offset, fault.code
+    finally:
+        ledger.close()
+    return None
+
+
+async def test_what_no_reader_can_take_stops_the_room() -> None:
+    """The process with the copy says where, and the one that asks raises it as every reader."""
+    log = MemoryLog()
+    await log.create_topics({f"{PREFIX}.events": TopicState(1)})
+    await log.append(f"{PREFIX}.events", 0, [Entry(b"c", drawn(1, 20)[0]), Entry(b"c", b"{")])
+    with pytest.raises(Damaged, match=r"gpuledger.events/0@1: not_json"):
+        await load(log, PREFIX)
+
+
+def _views_in_documents() -> Iterator[str]:
+    text = (Path(__file__).parent.parent / "docs" / "audit.md").read_text()
+    yield from re.findall(r"(?m)^\| `([a-z_]+)` \|", text)
+
+
+def test_the_document_lists_every_view() -> None:
+    """docs/audit.md names each table and view once."""
+    names = [one.name for one in TABLES] + [one.name for one in VIEWS]
+    found = [name for name in _views_in_documents() if name in names]
+    assert sorted(names) == sorted(found)

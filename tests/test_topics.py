@@ -23,7 +23,7 @@ def test_the_declaration() -> None:
     """What the design relies on."""
     assert set(SUFFIXES) == {
         *("requests", "observations", "events", "orders"),
-        *("replies", "heartbeats", "usage", "dead-letters"),
+        *("replies", "heartbeats", "usage", "dead-letters", "audit"),
     }
     group = [topic for topic in TOPICS if topic.same_partitions_as == CELL_GROUP]
     assert {topic.suffix for topic in group} == {"requests", "observations", "events"}

@@ -184,15 +184,19 @@ def _write(count: Any, into: Any, items: list[Any], put_one: Callable[[Any, Any]
 #: Field of `nvmlDeviceGetFieldValues` -> its value; None: not supported.
 _FIELDS: dict[int, Callable[[FakeGpu], int | None]] = {
     82: lambda gpu: gpu.memory_temperature_c,
+    83: lambda gpu: gpu.energy_mj,
     91: lambda gpu: None if gpu.mig else len(gpu.nvlinks),
+    94: lambda gpu: gpu.pcie_replays,
     184: lambda gpu: int(not gpu.board.mig_resets) if gpu.board.shapes else None,
     185: lambda gpu: gpu.power_mw,
     186: lambda gpu: gpu.power_mw,
+    197: lambda gpu: None if gpu.pcie_bytes is None else gpu.pcie_bytes[0],
+    198: lambda gpu: None if gpu.pcie_bytes is None else gpu.pcie_bytes[1],
     199: lambda gpu: 0 if gpu.board.shapes else None,
     230: lambda gpu: gpu.recovery_action,
 }
-#: NVML's number for a value that is an unsigned integer.
-_UNSIGNED = 1
+#: NVML's number for a value that is an unsigned integer of 64 bits.
+_UNSIGNED = 3
 
 
 def _fields(node: FakeNode, gpu: FakeGpu, count: Any, values: Any) -> Code:
@@ -202,7 +206,7 @@ def _fields(node: FakeNode, gpu: FakeGpu, count: Any, values: Any) -> Code:
         if value is None:
             one.nvmlReturn = Code.NOT_SUPPORTED
         else:
-            one.nvmlReturn, one.valueType, one.value.uiVal = Code.SUCCESS, _UNSIGNED, value
+            one.nvmlReturn, one.valueType, one.value.ullVal = Code.SUCCESS, _UNSIGNED, value
     return Code.SUCCESS
 
 
@@ -248,6 +252,10 @@ def _fabric(node: FakeNode, gpu: FakeGpu, info: Any) -> Code:
     struct.clusterUuid = type(struct.clusterUuid)(*digits)
     fill(struct, cliqueId=clique, state=_FABRIC_COMPLETED, status=0)
     return Code.SUCCESS
+
+
+#: NVML's number of the temperature at which the board slows itself down.
+_SLOWDOWN = 1
 
 
 # -- use -------------------------------------------------------------------------
@@ -322,6 +330,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetPowerManagementLimit": _numbers(lambda gpu: (gpu.board.power_limit_mw,)),
     "nvmlDeviceGetTotalEnergyConsumption": _numbers(lambda gpu: (gpu.energy_mj,)),
     "nvmlDeviceGetTemperature": _numbers(lambda gpu, sensor: (gpu.temperature_c,)),
+    "nvmlDeviceGetTemperatureThreshold": _numbers(
+        lambda gpu, which: (gpu.slowdown_c,) if which == _SLOWDOWN else None
+    ),
     "nvmlDeviceGetClockInfo": _numbers(lambda gpu, kind: (gpu.clocks_mhz[kind],)),
     "nvmlDeviceGetCurrentClocksEventReasons": _numbers(lambda gpu: (gpu.clock_reasons,)),
     "nvmlDeviceGetCurrentClocksThrottleReasons": _numbers(lambda gpu: (gpu.clock_reasons,)),

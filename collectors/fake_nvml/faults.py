@@ -13,10 +13,11 @@ __all__ = ["CallHung", "Fault"]
 class CallHung(Exception):
     """A call that would not have returned, in a process that is more than one node."""
 
-    def __init__(self, function: str) -> None:
-        """Name the function of NVML that hangs."""
+    def __init__(self, function: str, gpu: str | None = None) -> None:
+        """Name the function of NVML that hangs, and the GPU that it was about."""
         super().__init__(f"{function} does not return")
         self.function = function
+        self.gpu = gpu
 
 
 @dataclass(slots=True)

@@ -150,11 +150,14 @@ class FakeGpu:
     energy_mj: int | None = 0
     temperature_c: int | None = 30
     memory_temperature_c: int | None = None
+    slowdown_c: int | None = 90
     #: Graphics, SM, memory, video (MHz).
     clocks_mhz: tuple[int, int, int, int] = (345, 345, 1_593, 765)
     clock_reasons: int = 1
     pcie_kb_s: tuple[int, int] = (0, 0)
     pcie_replays: int = 0
+    #: Bytes sent and received since the driver was loaded.
+    pcie_bytes: tuple[int, int] | None = (0, 0)
     pcie_width: int | None = None
     #: GPM metric -> value, for the whole device and for each GPU instance.
     gpm: dict[int, float] = field(default_factory=dict)

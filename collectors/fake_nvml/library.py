@@ -62,12 +62,13 @@ def _call(node: FakeNode, name: str, work: Callable[..., Any], arguments: tuple[
         return int(Code.FUNCTION_NOT_FOUND)
     if not node.initialized and name not in _WITHOUT_SESSION:
         return int(Code.UNINITIALIZED)
-    fault = node.fault(name, _gpu_of(node, arguments))
+    gpu = _gpu_of(node, arguments) if node.faults else None
+    fault = node.fault(name, gpu) if node.faults else None
     if fault is not None and fault.when == "before":
-        return int(node.strike(fault))
+        return int(node.strike(fault, gpu))
     answer = work(node, *arguments)
     if fault is not None:
-        answer = node.strike(fault)
+        answer = node.strike(fault, gpu)
     # A real library returns plain numbers; only nvmlErrorString gives a text.
     return int(answer) if isinstance(answer, Code) else answer
 

@@ -171,12 +171,12 @@ class FakeNode:
         """Return the fault that strikes this call; counts it."""
         return next((one for one in self.faults if one.strikes(function, gpu)), None)
 
-    def strike(self, fault: Fault) -> Code:
+    def strike(self, fault: Fault, gpu: str | None) -> Code:
         """Let a call go wrong; raise `CallHung` where it hangs and this process is many nodes."""
         if fault.does != "hang":
             return fault.does
         if not self.alone:
-            raise CallHung(fault.function)
+            raise CallHung(fault.function, gpu)
         time.sleep(_FOR_EVER_S)
         return Code.TIMEOUT
 

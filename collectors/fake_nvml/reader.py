@@ -49,7 +49,7 @@ class FakeAsker:
             except CallHung as hung:
                 # The process would have been killed, and its session with it.
                 self._session = Session()
-                about = arguments.get("uuid", "")
+                about = hung.gpu or arguments.get("uuid", "")
                 limit_s = ANSWER_S if timeout_s is None else timeout_s
                 raise Hung(op, f"{hung.function} {about}".strip(), limit_s) from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from ctypes import byref, c_uint
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pynvml as nv
@@ -126,11 +127,21 @@ def _create_ci(instance: Any, profile: int, start: int, size: int) -> Any:
     return nv.nvmlGpuInstanceCreateComputeInstanceWithPlacement(instance, profile, byref(wanted))
 
 
-def _field(handle: Any, number: int) -> int:
+def _field(handle: Any, number: int | tuple[int, ...]) -> Any:
+    """Return a field's value, or those of several; of several one may be missing."""
+    if isinstance(number, tuple):
+        return [
+            _value(one) if one.nvmlReturn == nv.NVML_SUCCESS else None
+            for one in nv.nvmlDeviceGetFieldValues(handle, list(number))
+        ]
     one = nv.nvmlDeviceGetFieldValues(handle, [number])[0]
     if one.nvmlReturn != nv.NVML_SUCCESS:
         raise nv.NVMLError(one.nvmlReturn)
-    return int(getattr(one.value, _MEMBERS[one.valueType]))
+    return _value(one)
+
+
+def _value(field: Any) -> int:
+    return int(getattr(field.value, _MEMBERS[field.valueType]))
 
 
 def _fabric(handle: Any) -> Any:
@@ -140,14 +151,21 @@ def _fabric(handle: Any) -> Any:
 
 
 def _gpm_metrics(first: Any, second: Any, metrics: Sequence[int]) -> list[float | None]:
+    asked, given = _gpm_question(tuple(metrics))
+    asked.sample1, asked.sample2 = first, second
+    nv.nvmlGpmMetricsGet(asked)
+    return [one.value if one.nvmlReturn == nv.NVML_SUCCESS else None for one in given]
+
+
+@cache
+def _gpm_question(metrics: tuple[int, ...]) -> tuple[Any, list[Any]]:
+    """Return the structure that asks for metrics, and where it gets them: some 13 KiB, kept."""
     asked = nv.c_nvmlGpmMetricsGet_t()
     asked.version = nv.NVML_GPM_METRICS_GET_VERSION
-    asked.numMetrics, asked.sample1, asked.sample2 = len(metrics), first, second
+    asked.numMetrics = len(metrics)
     for at, number in enumerate(metrics):
         asked.metrics[at].metricId = number
-    nv.nvmlGpmMetricsGet(asked)
-    given = [asked.metrics[at] for at in range(len(metrics))]
-    return [one.value if one.nvmlReturn == nv.NVML_SUCCESS else None for one in given]
+    return asked, [asked.metrics[at] for at in range(len(metrics))]
 
 
 def _utilization_of_processes(handle: Any, since_us: int) -> list[Any]:

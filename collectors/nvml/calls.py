@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from collectors.nvml import units
@@ -138,9 +139,6 @@ CALLS: dict[str, Call] = {
         older="nvmlDeviceGetGpuInstanceProfileInfo_v1",
     ),
     "gi_placements": _call("nvmlDeviceGetGpuInstancePossiblePlacements", "placement units"),
-    "gi_capacity": _call(
-        "nvmlDeviceGetGpuInstanceRemainingCapacity", "instances", _NUMBER, right=_CONFIG
-    ),
     # MIG: what is. (handle, profile id, most); (handle, gi); then handles of instances.
     "gi_list": _call("nvmlDeviceGetGpuInstances", right=_CONFIG),
     "gi_by_id": _call("nvmlDeviceGetGpuInstanceById", right=_CONFIG),
@@ -217,6 +215,7 @@ CALLS: dict[str, Call] = {
     "power_limit": _call("nvmlDeviceGetPowerManagementLimit", "mW", _NUMBER),
     "energy": _call("nvmlDeviceGetTotalEnergyConsumption", "mJ", _NUMBER),
     "temperature": _call("nvmlDeviceGetTemperature", "degrees Celsius", _NUMBER, 0),
+    "slowdown": _call("nvmlDeviceGetTemperatureThreshold", "degrees Celsius", _NUMBER, 1),
     "memory_temperature": _call("nvmlDeviceGetFieldValues", "degrees Celsius", _NUMBER, 82),
     "graphics_clock": _call("nvmlDeviceGetClockInfo", "MHz", _NUMBER, 0),
     "sm_clock": _call("nvmlDeviceGetClockInfo", "MHz", _NUMBER, 1),
@@ -231,6 +230,11 @@ CALLS: dict[str, Call] = {
     "pcie_sent": _call("nvmlDeviceGetPcieThroughput", "KB/s", _NUMBER, 0),
     "pcie_received": _call("nvmlDeviceGetPcieThroughput", "KB/s", _NUMBER, 1),
     "pcie_replays": _call("nvmlDeviceGetPcieReplayCounter", "replays", _NUMBER),
+    # One call for what a sample of use takes from fields: memory's temperature, energy (mJ),
+    # PCIe replays, power now (mW), bytes sent and received over PCIe since the driver's start.
+    "use_fields": _call(
+        "nvmlDeviceGetFieldValues", "", units.whole_or_none, (82, 83, 94, 186, 197, 198)
+    ),
     # GPM: counters of Hopper and later. (handle, sample), (handle, gi, sample), (s1, s2, ids)
     "gpm_support": _call(
         "nvmlGpmQueryDeviceSupport", "0 or 1", lambda one: int(one.isSupportedDevice)
@@ -260,6 +264,12 @@ def watch(fd: int | None) -> None:
     _watch_fd = fd
 
 
+@lru_cache(maxsize=4096)
+def _label(function: str, about: str) -> bytes:
+    """Return what the watch file says of a call: a round makes the same ones every second."""
+    return f"{function} {about}".encode()[:WATCH_BYTES].ljust(WATCH_BYTES)
+
+
 def read(name: str, *arguments: Any, about: str = "") -> Reading:
     """Make a call of the table; ``about`` is the device's UUID, for the watch file.
 
@@ -275,8 +285,7 @@ def act(name: str, *arguments: Any, about: str = "") -> Any:
     """Make a call of the table and return its value; raise `Refused`."""
     call = CALLS[name]
     if _watch_fd is not None:
-        text = f"{call.functions[0]} {about}".encode()[:WATCH_BYTES]
-        os.pwrite(_watch_fd, text.ljust(WATCH_BYTES), 0)
+        os.pwrite(_watch_fd, _label(call.functions[0], about), 0)
     last = len(call.functions) - 1
     for at, function in enumerate(call.functions):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 
 __all__ = ["ABSENT", "GONE", "NO_VALUE", "Code", "code_of", "word"]
 
@@ -71,6 +72,7 @@ def code_of(number: int) -> Code:
         return Code.UNKNOWN
 
 
+@cache
 def word(code: Code) -> str:
     """Return the code as reports spell it: ``not-supported``, ``gpu-is-lost``."""
     return code.name.lower().replace("_", "-")

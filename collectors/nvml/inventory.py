@@ -3,6 +3,9 @@
 GPU instances are listed profile by profile as well as found by the walk over MIG devices:
 one without a compute instance is no MIG device, so the walk alone would not see what takes
 its place; the walk alone is what is left where the right to list is missing.
+
+What a device is, and what can be made of it, is asked once in a MIG mode
+(`session.Kept.once`); what is on it and how it is, at every reading.
 """
 
 from __future__ import annotations
@@ -27,11 +30,15 @@ from collectors.nvml.readings import (
     Remapped,
     Vgpu,
 )
+from collectors.nvml.session import Unit
+from collectors.nvml.units import address
+from collectors.nvml.vital import begin, vital
+from collectors.nvml.walked import merge, profiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from collectors.nvml.session import Session
+    from collectors.nvml.session import Kept, Session
 
 __all__ = ["DeviceReader", "read_device", "read_processes"]
 
@@ -48,29 +55,32 @@ _NOT_FOUND = word(Code.NOT_FOUND)
 _GONE = frozenset(map(word, GONE))
 _END_OF_LIST = word(Code.INVALID_ARGUMENT)
 
-#: Fields of `Device` that are one call each.
-_PLAIN = {
-    "model": "name",
-    "serial": "serial",
-    "vbios": "vbios",
-    "minor": "minor",
-    "architecture": "architecture",
-    "capability": "capability",
-    "numa": "numa",
-    "persistence": "persistence",
-    "compute_mode": "compute_mode",
+#: Field of `Device` -> the one call that gives it: those that answer the same as long as the
+#: device is in one MIG mode, and those that do not. A name does not change, but it is the
+#: first thing that a sick device fails to tell.
+_SAME = {
+    **{one: one for one in ("serial", "vbios", "minor", "architecture", "capability", "numa")},
     "virtualization": "virtualization",
-    "recovery_action": "recovery_action",
     "encoder_capacity_percent": "encoder_capacity",
+}
+_NOW = {
+    "model": "name",
+    **{one: one for one in ("persistence", "compute_mode", "recovery_action")},
 }
 
 
-def read_device(session: Session, uuid: str) -> Device:
-    """Read everything of a device. One that cannot be reached has ``why`` and little else."""
+def read_device(session: Session, uuid: str, *, watched: bool = False) -> Device:
+    """Read everything of a device. One that cannot be reached has ``why`` and little else.
+
+    ``watched``: whoever asks goes round the devices, and is told by `pulse` of what differs.
+    """
     handle = session.handle(uuid)
     if handle.why:
         return Device(uuid, handle.why)
-    return DeviceReader(uuid, handle.value).device()
+    kept = session.kept(uuid)
+    if watched:
+        kept.vital = vital(handle.value, uuid, kept)
+    return DeviceReader(uuid, handle.value, kept).device()
 
 
 def read_processes(session: Session, uuid: str) -> tuple[Process, ...] | None:
@@ -79,23 +89,30 @@ def read_processes(session: Session, uuid: str) -> tuple[Process, ...] | None:
     A list that is missing must not look like nobody: a release rests on it.
     """
     handle = session.handle(uuid)
-    return None if handle.why else DeviceReader(uuid, handle.value).processes()
+    if handle.why:
+        return None
+    return DeviceReader(uuid, handle.value, session.kept(uuid)).processes()
 
 
 class DeviceReader:
     """Reads one device and notes what was missing, and why."""
 
-    def __init__(self, uuid: str, handle: Any) -> None:
-        """Read through this handle."""
+    def __init__(self, uuid: str, handle: Any, kept: Kept) -> None:
+        """Read through this handle; ``kept`` is what was read before."""
         self.uuid = uuid
         self.missing: dict[str, str] = {}
         self._handle = handle
+        self._kept = kept
+        self._walk: dict[int, Any] | None = None
+        #: Handle of a MIG device that was listed -> its GPU and compute instance.
+        self._places: dict[int, tuple[int, int]] = {}
 
     def device(self) -> Device:
         """Read everything. Losing the device on the way is ``why``, and ends it there."""
+        begin(self._handle, self.uuid, self._kept)
         found: dict[str, Any] = {}
-        for field, call in _PLAIN.items():
-            found[field] = self._value(call)
+        for field, call in (_NOW | _SAME).items():
+            found[field] = self._same(call) if field in _SAME else self._value(call)
             if self._lost:
                 return Device(self.uuid, self._lost, missing=self.missing)
         if found["persistence"] is not None:
@@ -133,10 +150,22 @@ class DeviceReader:
             self.missing[call] = found.why
         return found.value
 
+    def _once(self, call: str, *more: Any) -> Reading:
+        """Make a call that answers the same every time in this MIG mode, if it was not made."""
+        key = (call, *more)
+        return self._kept.once(key, call, self._handle, *more, about=self.uuid)
+
+    def _same(self, call: str, *more: Any) -> Any:
+        """Return what such a call gives; note why it gives nothing."""
+        found = self._once(call, *more)
+        if found.why:
+            self.missing[call] = found.why
+        return found.value
+
     # -- what it is ----------------------------------------------------------------
 
     def _pci(self) -> Pci | None:
-        plain = self._value("pci")
+        plain = self._same("pci")
         if plain is None:
             return None
         generation, width = self._value("pcie_generation"), self._value("pcie_width")
@@ -172,15 +201,15 @@ class DeviceReader:
             if state.why:
                 continue
             remote = None
-            if self._read("nvlink_remote_kind", link).value == _GPU_END:
-                end = self._read("nvlink_remote_pci", link).value
+            if self._once("nvlink_remote_kind", link).value == _GPU_END:
+                end = self._once("nvlink_remote_pci", link).value
                 remote = None if end is None else end["address"]
             found.append(NvLink(link, bool(state.value), remote))
         return tuple(found)
 
     def _vgpus(self) -> tuple[Vgpu, ...] | None:
         """Return the types of vGPU; None on a host that has none."""
-        supported = self._value("vgpu_supported")
+        supported = self._same("vgpu_supported")
         if supported is None:
             return None
         creatable = self._value("vgpu_creatable") or ()
@@ -224,11 +253,11 @@ class DeviceReader:
         if not device.mig:
             return device
         listed, why = self._listed(profiles)
-        walked = self._walked()
-        merged = _merge(listed, walked)
+        walked = self._walked({(one.gi, each.ci): each for one in listed for each in one.compute})
+        merged = merge(listed, walked)
         # A profile that could not be read is one whose instances were not listed.
         why = why or self.missing.get("gi_profile", "") or self.missing.get("gi_placements", "")
-        walked_only = [one for one in merged if None in {one.start, *_profiles_of(one)}]
+        walked_only = [one for one in merged if None in {one.start, *profiles_of(one)}]
         if walked_only and not why:
             why = "the walk sees instances that no profile lists"
         return replace(device, instances=merged, instances_why=why)
@@ -237,24 +266,22 @@ class DeviceReader:
         """Return what can be made of the device, with the places where it may stand."""
         found = []
         for enum in range(_MOST_GI_PROFILES):
-            info = self._read("gi_profile", enum)
+            info = self._once("gi_profile", enum)
             if info.why == _END_OF_LIST:
                 break
             if info.why:
                 if info.why != _NOT_SUPPORTED:
                     self.missing["gi_profile"] = info.why
                 continue
-            places = self._value("gi_placements", info.value["id"])
+            places = self._same("gi_placements", info.value["id"])
             if not places:
                 continue
-            remaining = self._read("gi_capacity", info.value["id"]).value
             found.append(
                 MigProfile(
                     enum,
                     **info.value,
                     size=places[0][1],
                     starts=tuple(sorted(start for start, _ in places)),
-                    remaining=remaining,
                 )
             )
         return tuple(found)
@@ -271,7 +298,7 @@ class DeviceReader:
                 if info.why:
                     trouble = trouble or info.why
                     continue
-                compute, why = self._compute(handle, profile)
+                compute, why = self._compute(handle, profile, info.value["gi"])
                 trouble = trouble or why
                 found.append(GpuInstance(**info.value, compute=compute))
         if trouble:
@@ -282,12 +309,14 @@ class DeviceReader:
         self,
         instance: Any,
         profile: MigProfile,
+        gi: int,
     ) -> tuple[tuple[ComputeInstance, ...], str]:
         """List the compute instances of a GPU instance, by profile; and what went wrong."""
         found: list[ComputeInstance] = []
         trouble = ""
         for enum in range(_MOST_CI_PROFILES):
-            kind = read("ci_profile", instance, enum, about=self.uuid)
+            key = ("ci_profile", profile.id, enum)
+            kind = self._kept.once(key, "ci_profile", instance, enum, about=self.uuid)
             if kind.why == _END_OF_LIST:
                 break
             if kind.why:
@@ -303,6 +332,7 @@ class DeviceReader:
                 one, why = self._described(info.value, kind.value["slices"], profile)
                 trouble = trouble or why
                 found.append(one)
+                self._places[address(info.value["device"])] = (gi, one.ci)
         return tuple(sorted(found, key=lambda one: one.ci)), trouble
 
     def _described(
@@ -324,46 +354,42 @@ class DeviceReader:
 
     def _mig_devices(self) -> dict[int, Any]:
         """Return the MIG devices by index: a slot without one is empty, no error (C03)."""
+        if self._walk is not None:
+            return self._walk
         found = {}
-        for index in range(self._read("most_mig_devices").value or 0):
+        for index in range(self._once("most_mig_devices").value or 0):
             handle = self._read("mig_device", index)
             if not handle.why:
                 found[index] = handle.value
             elif handle.why not in (_NOT_FOUND, _NOT_SUPPORTED):
                 self.missing[f"mig_device {index}"] = handle.why
+        self._walk = found
         return found
 
-    def _walked(self) -> dict[tuple[int, int], ComputeInstance]:
-        """Return what a walk over the MIG devices sees, by GPU and compute instance."""
+    def _walked(
+        self, listed: dict[tuple[int, int], ComputeInstance]
+    ) -> dict[tuple[int, int], ComputeInstance]:
+        """Return what only a walk over the MIG devices sees, by GPU and compute instance."""
         found: dict[tuple[int, int], ComputeInstance] = {}
+        units = []
         for handle in self._mig_devices().values():
-            names = ("mig_gi", "mig_ci", "mig_attributes", "uuid", "memory")
-            got = {name: read(name, handle, about=self.uuid).value for name in names}
-            if got["mig_gi"] is None or got["mig_ci"] is None:
+            gi, ci = self._places.get(address(handle)) or self._place(handle)
+            if gi is None or ci is None:
                 continue
-            attributes, memory = got["mig_attributes"] or {}, got["memory"] or {}
-            found[got["mig_gi"], got["mig_ci"]] = ComputeInstance(
-                got["mig_ci"],
-                attributes.get("ci_slices", 0),
-                got["uuid"],
-                used_mib=memory.get("used_mib"),
-            )
+            one = listed.get((gi, ci)) or self._seen(handle, ci)
+            units.append(Unit(gi, ci, one.uuid, handle))
+            if (gi, ci) not in listed:
+                found[gi, ci] = one
+        self._kept.units = tuple(units)
         return found
 
+    def _place(self, handle: Any) -> list[int | None]:
+        return [read(name, handle, about=self.uuid).value for name in ("mig_gi", "mig_ci")]
 
-def _profiles_of(instance: GpuInstance) -> set[int | None]:
-    """Return the profiles of its compute instances; None for one that was not listed."""
-    return {one.profile for one in instance.compute}
-
-
-def _merge(
-    listed: Iterable[GpuInstance], walked: dict[tuple[int, int], ComputeInstance]
-) -> tuple[GpuInstance, ...]:
-    """Put what only the walk has seen beside what was listed."""
-    by_gi = {one.gi: one for one in listed}
-    for (gi, ci), compute in walked.items():
-        one = by_gi.get(gi, GpuInstance(gi, None, None, None))
-        if all(each.ci != ci for each in one.compute):
-            one = replace(one, compute=(*one.compute, compute))
-        by_gi[gi] = one
-    return tuple(by_gi[gi] for gi in sorted(by_gi))
+    def _seen(self, handle: Any, ci: int) -> ComputeInstance:
+        """Return a compute instance that was not listed, as its MIG device says it is."""
+        names = ("mig_attributes", "uuid", "memory")
+        got = {name: read(name, handle, about=self.uuid).value for name in names}
+        attributes, memory = got["mig_attributes"] or {}, got["memory"] or {}
+        slices = attributes.get("ci_slices", 0)
+        return ComputeInstance(ci, slices, got["uuid"], used_mib=memory.get("used_mib"))

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from collectors.nvml.events import read_events
 from collectors.nvml.inventory import read_device, read_processes
+from collectors.nvml.pulse import pulse
+from collectors.nvml.signs import read_signs
 from collectors.nvml.steps import create_ci, create_gi, destroy_ci, destroy_gi, set_mig_mode
 from collectors.nvml.survey import survey
-from collectors.nvml.use import read_use
+from collectors.nvml.use import read_use, read_uses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +36,19 @@ def _host(session: Session) -> Any:
 OPS: dict[str, Callable[..., Any]] = {
     # () -> Host: driver and listing
     "host": _host,
-    # (uuid) -> Device
+    # (uuids, whole) -> {listing, changed, read}: which have to be read again; those read
+    "pulse": pulse,
+    # (uuid, watched=) -> Device
     "device": read_device,
     # (uuid) -> Process, ... or None
     "processes": read_processes,
-    # (uuid, instances=, since_us=) -> DeviceUse
+    # (uuid, wide=, slow=, since_us=) -> DeviceUse; (uuids, wide=, since_us={uuid: us}) -> many
     "use": read_use,
+    "uses": read_uses,
+    # (uuids, wait_ms=) -> Happenings: since the last question
+    "events": read_events,
+    # (uuid) -> Signs: how it is
+    "signs": read_signs,
     # (uuid) -> {call: why}: which calls work
     "survey": survey,
     # The steps of a change of partitions; each is one call that changes something.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from collectors.nvml.readings import Device, DeviceUse, Host, Process
+from collectors.nvml.readings import Device, DeviceUse, Happenings, Host, Process, Signs
 from collectors.nvml.watchdog import ChildFailed, Hung
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from collectors.nvml.watchdog import Asker
 
@@ -30,9 +30,16 @@ DIED = "nvml-process-died"
 _REST_S = 30.0
 _LONGEST_REST_S = 600.0
 
+#: Questions about all devices rest by themselves: under names that no device has.
+_EVENTS, _USES = "events", "uses"
+
 _HOST: TypeAdapter[Host] = TypeAdapter(Host)
 _DEVICE: TypeAdapter[Device] = TypeAdapter(Device)
+_DEVICES: TypeAdapter[list[Device]] = TypeAdapter(list[Device])
 _USE: TypeAdapter[DeviceUse] = TypeAdapter(DeviceUse)
+_HAPPENINGS: TypeAdapter[Happenings] = TypeAdapter(Happenings)
+_SIGNS: TypeAdapter[Signs] = TypeAdapter(Signs)
+_ALL_USES: TypeAdapter[list[DeviceUse]] = TypeAdapter(list[DeviceUse])
 _PROCESSES: TypeAdapter[tuple[Process, ...] | None] = TypeAdapter(tuple[Process, ...] | None)
 
 
@@ -74,9 +81,9 @@ class NvmlReader:
         except ChildFailed as failed:
             return Host(f"{DIED}: {failed}")
 
-    async def device(self, uuid: str) -> Device:
-        """Read one device, whole."""
-        found, why = await self._about(uuid, "device")
+    async def device(self, uuid: str, *, watched: bool = False) -> Device:
+        """Read one device, whole; ``watched`` as in `inventory.read_device`."""
+        found, why = await self._about(uuid, "device", watched=watched)
         return Device(uuid, why) if why else _DEVICE.validate_python(found)
 
     async def use(self, uuid: str, **more: Any) -> DeviceUse:
@@ -84,26 +91,101 @@ class NvmlReader:
         found, why = await self._about(uuid, "use", **more)
         return DeviceUse(uuid, why) if why else _USE.validate_python(found)
 
+    async def uses(
+        self, uuids: Iterable[str], *, since_us: dict[str, int] | None = None, **more: bool
+    ) -> list[DeviceUse]:
+        """Sample devices at one question; a device that cannot be sampled has ``why``.
+
+        The other keywords are those of `use.read_uses`.
+        A call that hangs costs this sample of all of them, and its device a rest.
+        """
+        named = list(uuids)
+        if self._rests(_USES):
+            return [DeviceUse(uuid, self._resting[_USES].why) for uuid in named]
+        asked = [uuid for uuid in named if not self._rests(uuid)]
+        found, why = {}, ""
+        try:
+            answer = await self._asker.ask("uses", uuids=asked, since_us=since_us, **more)
+            found = {one.uuid: one for one in _ALL_USES.validate_python(answer)}
+        except Hung as hung:
+            why = _why(hung)
+            about = next((uuid for uuid in asked if uuid in hung.call), _USES)
+            self._rest(about, why, self._resting.get(about))
+        except ChildFailed as failed:
+            why = f"{DIED}: {failed}"
+        return [found.get(uuid) or DeviceUse(uuid, why or "resting") for uuid in named]
+
     async def processes(self, uuid: str) -> tuple[Process, ...] | None:
         """Read who is on a device; None when that cannot be said, which is not nobody."""
         found, _ = await self._about(uuid, "processes")
         return _PROCESSES.validate_python(found)
+
+    async def signs(self, uuid: str) -> Signs:
+        """Read how one device is: the driver's verdict, heat, ECC errors, remapped rows."""
+        found, why = await self._about(uuid, "signs")
+        return Signs(uuid, why) if why else _SIGNS.validate_python(found)
 
     async def survey(self, uuid: str) -> dict[str, str]:
         """Ask which calls work on a device (`survey.survey`); one that hangs fails ``name``."""
         found, why = await self._about(uuid, "survey")
         return {"name": why} if why else dict(found)
 
+    async def events(self, uuids: Iterable[str], *, wait_ms: int = 0) -> Happenings:
+        """Read what has happened to devices since the last question, of those that answer.
+
+        A call that hangs in it costs the device that it was about a rest, or the question
+        where that is not known: the others are watched again after it.
+        """
+        if self._rests(_EVENTS):
+            return Happenings(why=self._resting[_EVENTS].why)
+        asked = [uuid for uuid in uuids if not self._rests(uuid)]
+        about = _EVENTS
+        try:
+            found = await self._asker.ask("events", uuids=asked, wait_ms=wait_ms)
+        except Hung as hung:
+            about = next((uuid for uuid in asked if uuid in hung.call), _EVENTS)
+            return Happenings(why=self._rest(about, _why(hung), self._resting.get(about)))
+        except ChildFailed as failed:
+            why = f"{DIED}: {failed}"
+            return Happenings(why=self._rest(about, why, self._resting.get(about)))
+        self._resting.pop(_EVENTS, None)
+        return _HAPPENINGS.validate_python(found)
+
+    async def pulse(
+        self, uuids: list[str], whole: Iterable[str]
+    ) -> tuple[set[str], list[Device]] | None:
+        """Ask which devices are to be read whole, and read some (`pulse.pulse`).
+
+        None: everything is to be read. Of devices that rest nothing is asked: they are due
+        when their time comes.
+        """
+        resting = {uuid for uuid in uuids if self._rests(uuid)}
+        asked = [uuid for uuid in uuids if uuid not in resting]
+        try:
+            turn = [uuid for uuid in whole if uuid in asked]
+            found = await self._asker.ask("pulse", uuids=asked, whole=turn)
+        except Hung as hung:
+            about = next((uuid for uuid in asked if uuid in hung.call), None)
+            if about is None:
+                return None
+            self._rest(about, _why(hung), self._resting.get(about))
+            return {about}, []
+        except ChildFailed:
+            return None
+        if found["listing"]:
+            return None
+        return set(found["changed"]) | resting, _DEVICES.validate_python(found["read"])
+
     async def inventory(self) -> Inventory:
         """Read the node: the listing, then each device by UUID, one after the other."""
         host = await self.host()
         uuids = [one.uuid for one in host.listed if one.uuid is not None]
-        return Inventory(host, tuple([await self.device(uuid) for uuid in uuids]))
+        return Inventory(host, tuple([await self.device(uuid, watched=True) for uuid in uuids]))
 
     async def _about(self, uuid: str, op: str, **more: Any) -> tuple[Any, str]:
         """Ask about a device; return the answer, or None and why there is none."""
         rest = self._resting.get(uuid)
-        if rest is not None and self._clock() < rest.until_s:
+        if rest is not None and self._rests(uuid):
             return None, rest.why
         try:
             found = await self._asker.ask(op, uuid=uuid, **more)
@@ -113,6 +195,10 @@ class NvmlReader:
             return None, self._rest(uuid, f"{DIED}: {failed}", rest)
         self._resting.pop(uuid, None)
         return found, ""
+
+    def _rests(self, name: str) -> bool:
+        rest = self._resting.get(name)
+        return rest is not None and self._clock() < rest.until_s
 
     def _rest(self, uuid: str, why: str, before: _Rest | None) -> str:
         """Leave a device alone, twice as long as the last time."""

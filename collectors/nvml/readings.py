@@ -15,6 +15,8 @@ __all__ = [
     "Ecc",
     "Fabric",
     "GpuInstance",
+    "Happening",
+    "Happenings",
     "Host",
     "InstanceUse",
     "Memory",
@@ -25,6 +27,7 @@ __all__ = [
     "ProcessUse",
     "Remapped",
     "Sighting",
+    "Signs",
     "Vgpu",
 ]
 
@@ -80,8 +83,8 @@ class Pci:
 class MigProfile:
     """A GPU instance profile: ``enum`` is what NVML lists it by, ``id`` what it is created by.
 
-    ``starts`` and ``size`` are in placement units; ``remaining`` is how many more NVML would
-    make now. ``name`` is None where the driver is too old to say it: it is never computed.
+    ``starts`` and ``size`` are in placement units. ``name`` is None where the driver is too
+    old to say it: it is never computed.
     """
 
     enum: int
@@ -98,7 +101,6 @@ class MigProfile:
     ofas: int
     size: int
     starts: tuple[int, ...]
-    remaining: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,56 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Happening:
+    """An event. ``xid`` is set for an XID; 999 is one that NVML does not know.
+
+    Without ``gi`` the whole device is meant, without ``ci`` the whole GPU instance. ``uuid``
+    is None where the device could not say who it is any more.
+    """
+
+    uuid: str | None
+    type: int
+    xid: int | None = None
+    gi: int | None = None
+    ci: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Happenings:
+    """What has happened since the last question. ``why``: nothing can be known now.
+
+    ``lost``: some GPU is gone, without saying which. ``missing`` are the devices whose events
+    are not delivered, and why.
+    """
+
+    events: tuple[Happening, ...] = ()
+    lost: bool = False
+    why: str = ""
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """How a device is, of what is told of it at any time. ``why``: it could not be asked.
+
+    ``recovery_action`` is the driver's own verdict, 0: nothing is to be done. At ``slowdown_c``
+    the board slows itself down; ``clock_reasons`` are NVML's bits of why clocks are low. ECC
+    errors count from when the driver was loaded, or the device was reset.
+    """
+
+    uuid: str
+    why: str = ""
+    recovery_action: int | None = None
+    temperature_c: int | None = None
+    slowdown_c: int | None = None
+    clock_reasons: int | None = None
+    corrected: int | None = None
+    uncorrected: int | None = None
+    rows_pending: bool | None = None
+    rows_failed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessUse:
     """How much a process used the device, by the driver's stamp of the sample (us)."""
 
@@ -250,16 +302,28 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class InstanceUse:
-    """Memory in use in a GPU instance, all its compute instances together (MiB)."""
+    """A GPU instance, all its compute instances together: ``units`` are their UUIDs.
+
+    Memory is in MiB. The counters are of the time since the sample before, in thousandths:
+    that anything ran, of its SMs, of its memory's bandwidth.
+    """
 
     gi: int
-    used_mib: int
-    total_mib: int
+    used_mib: int | None = None
+    total_mib: int | None = None
+    units: tuple[str, ...] = ()
+    busy_permille: int | None = None
+    sm_permille: int | None = None
+    dram_permille: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """One sample of a device. In MIG mode NVML tells no utilisation: GPM has it instead."""
+    """One sample of a device. In MIG mode NVML tells no utilisation: GPM has it instead.
+
+    Energy, PCIe bytes and replays are counters since the driver was loaded; PCIe rates are
+    told by a slow sample only. ``holders`` are the processes that have the device open.
+    """
 
     uuid: str
     why: str = ""
@@ -279,7 +343,12 @@ class DeviceUse:
     clock_reasons: int | None = None
     pcie_sent_kb_s: int | None = None
     pcie_received_kb_s: int | None = None
+    pcie_sent_bytes: int | None = None
+    pcie_received_bytes: int | None = None
     pcie_replays: int | None = None
+    sm_permille: int | None = None
+    dram_permille: int | None = None
     instances: tuple[InstanceUse, ...] = ()
     processes: tuple[ProcessUse, ...] | None = None
+    holders: tuple[Process, ...] | None = None
     missing: dict[str, str] = field(default_factory=dict)

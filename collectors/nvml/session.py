@@ -1,21 +1,81 @@
-"""One long session with NVML: handles by UUID, kept and taken anew when they went stale.
+"""One long session with NVML: handles by UUID, and what need not be asked twice.
 
 Costs were seen by others: finding a device by UUID can take ten seconds under load, so
-handles are kept; and handles do not outlive a reset or a change of MIG mode.
+handles are kept; and handles do not outlive a reset or a change of MIG mode. What a device
+is (its name, its profiles and their placements), which calls it lacks and the handles of
+its MIG devices are kept as long; a change of partitions forgets what it has touched.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectors.nvml.calls import Reading, read
 from collectors.nvml.codes import Code
+from collectors.nvml.events import Registered
 from collectors.nvml.readings import Host, Sighting
 
-__all__ = ["Session"]
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = ["Kept", "Session", "Unit"]
 
 #: The most entries of a listing that are asked for.
 MOST_DEVICES = 256
+
+
+class Unit(NamedTuple):
+    """A MIG device as it was last seen: its GPU and compute instance, its UUID, its handle."""
+
+    gi: int
+    ci: int
+    uuid: str | None
+    handle: Any
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a session keeps of one device.
+
+    ``readings`` do not change while the device is in one MIG ``mode``; ``units`` are its MIG
+    devices, None: not looked for yet; ``vital`` is what the last watched reading saw of what
+    makes another due, None: another is due. ``samples`` are GPM's, the last one first.
+    """
+
+    readings: dict[Hashable, Reading] = field(default_factory=dict)
+    mode: Reading | None = None
+    units: tuple[Unit, ...] | None = None
+    vital: tuple[Reading, ...] | None = None
+    samples: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
+
+    def once(self, key: Hashable, name: str, *arguments: Any, about: str) -> Reading:
+        """Make a call whose answer stays the same, unless it was made before."""
+        found = self.readings.get(key)
+        if found is None:
+            found = read(name, *arguments, about=about)
+            # A right may be given and a fault may pass; what is not there stays away.
+            if not found.why or found.absent:
+                self.readings[key] = found
+        return found
+
+    def unless_absent(self, name: str, *arguments: Any, about: str) -> Reading:
+        """Make a call, unless the device is known to lack it."""
+        found = self.readings.get(name)
+        if found is None:
+            found = read(name, *arguments, about=about)
+            if found.absent:
+                self.readings[name] = found
+        return found
+
+    def touched(self) -> None:
+        """Forget what a change of the device's partitions may have changed."""
+        self.units = self.vital = None
+        for pair in self.samples.values():
+            for one in pair:
+                if one is not None:
+                    read("gpm_free", one)
+        self.samples.clear()
 
 
 class Session:
@@ -25,6 +85,10 @@ class Session:
         """Open nothing yet."""
         self._open = False
         self._handles: dict[str, Any] = {}
+        #: The event set, made at the first question for events.
+        self.events = Registered()
+        self._kept: dict[str, Kept] = {}
+        self._listed = 0
 
     def open(self) -> Reading:
         """Open NVML if it is not; the reading says why that cannot be."""
@@ -37,13 +101,30 @@ class Session:
     def close(self) -> None:
         """End the session; the next use opens another."""
         if self._open:
+            self.drop_events()
             read("shutdown")
-        self._open = False
+        self._open, self._listed = False, 0
         self._handles.clear()
+        self._kept.clear()
 
     def forget(self, uuid: str) -> None:
-        """Take the device's handle anew at the next use: after a reset or a change of mode."""
+        """Take all of the device anew at the next use: after a reset or a change of mode."""
         self._handles.pop(uuid, None)
+        self._kept.pop(uuid, None)
+        self.events.forget(uuid)
+
+    def drop_events(self) -> None:
+        """Let go of the event set; what waits in it is lost."""
+        if self.events.handle is not None:
+            read("event_free", self.events.handle)
+        self.events = Registered()
+
+    def kept(self, uuid: str) -> Kept:
+        """Return what is kept of a device."""
+        found = self._kept.get(uuid)
+        if found is None:
+            found = self._kept[uuid] = Kept()
+        return found
 
     def host(self) -> Host:
         """Read the driver and the listing. An entry that fails costs the others nothing."""
@@ -51,9 +132,15 @@ class Session:
         if count.why:
             return Host(count.why)
         self._handles.clear()
+        self._listed = count.value
         listed = tuple(self._sight(index) for index in range(min(count.value, MOST_DEVICES)))
         names = {name: read(name).value for name in ("driver", "library", "cuda")}
         return Host("", **names, listed=listed)
+
+    def same_listing(self) -> bool:
+        """Say whether NVML lists as many devices as `host` has seen last."""
+        count = self._fresh("device_count")
+        return not count.why and count.value == self._listed
 
     def _fresh(self, name: str, *arguments: Any) -> Reading:
         """Make a call; when the driver was loaded anew meanwhile, in a session of now."""

@@ -97,7 +97,8 @@ def destroy_gi(session: Session, uuid: str, *, gi: int) -> bool:
 
 
 def _need(session: Session, uuid: str) -> Any:
-    """Return the device's handle; raise `Refused` when there is none."""
+    """Return the handle of a device that is to be changed; raise `Refused` when there is none."""
+    session.kept(uuid).touched()
     found = session.handle(uuid)
     if found.why:
         raise Refused(found.code, "nvmlDeviceGetHandleByUUID")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ctypes import c_void_p, cast
 from typing import Any
 from uuid import UUID
 
 from collectors.nvml.codes import NO_VALUE
 
 __all__ = [
+    "address",
     "ci_info",
     "ci_profile",
     "event",
@@ -24,6 +26,7 @@ __all__ = [
     "processes",
     "profile_name",
     "whole",
+    "whole_or_none",
     "whole_pair",
 ]
 
@@ -42,6 +45,11 @@ def whole(value: Any) -> int:
 def whole_pair(value: Any) -> tuple[int, ...]:
     """Return a tuple of integers."""
     return tuple(map(whole, value))
+
+
+def whole_or_none(values: Any) -> tuple[int | None, ...]:
+    """Return integers, and what is missing as missing."""
+    return tuple(None if one is None else int(one) for one in values)
 
 
 def known(value: Any) -> int | None:
@@ -190,6 +198,11 @@ def event(data: Any) -> dict[str, Any]:
         "gi": known(data.gpuInstanceId),
         "ci": known(data.computeInstanceId),
     }
+
+
+def address(handle: Any) -> int:
+    """Return where a handle points, by which two handles of one device are known as one."""
+    return cast(handle, c_void_p).value or 0
 
 
 def permille(values: Any) -> list[int | None]:

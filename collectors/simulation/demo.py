@@ -36,7 +36,15 @@ if TYPE_CHECKING:
     from collectors.simulation.cluster import Loop
     from ledger.log.port import Log
 
-__all__ = ["DEFAULT_PATH", "SCENARIO", "DemoOptions", "MakeLoop", "NotADemo", "run_demo"]
+__all__ = [
+    "DEFAULT_PATH",
+    "SCENARIO",
+    "DemoOptions",
+    "MakeLoop",
+    "NotADemo",
+    "make_room",
+    "run_demo",
+]
 
 #: The main demonstration, in a checkout.
 SCENARIO = Path(__file__).parents[2] / "examples" / "helios" / "scenario.toml"
@@ -89,7 +97,7 @@ async def run_demo(options: DemoOptions, make_loop: MakeLoop) -> RunReport:
     """
     began = time.monotonic()
     title, scenario = _scenario(options)
-    await _make_room(options)
+    await make_room(options)
     clock = VirtualClock(scenario.start_us)
     url = f"sqlite:{options.path}"
     async with SimulationLog(options.path, clock=clock) as log:
@@ -120,7 +128,7 @@ def _scenario(options: DemoOptions) -> tuple[str, Scenario]:
     return f"{trace}\n{counts}", scenario
 
 
-async def _make_room(options: DemoOptions) -> None:
+async def make_room(options: DemoOptions) -> None:
     """Remove the ledger of an earlier demonstration; raise `NotADemo` for anything else."""
     path = options.path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
+from ledger.archive.event_columns import EVENT_COLUMNS, event_arrays, text, whole
+from ledger.archive.usage_columns import USAGE_COLUMNS, usage_arrays
 from ledger.log.port import Record
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("decided_us", pa.int64(), "the record's own time, UTC microseconds"),
     Column("code", pa.string(), "outcome of the decision"),
     Column("events", pa.int32(), "how many events follow from it"),
+    Column("heard_us", pa.int64(), "of a node that is silent: its last heartbeat, as told"),
+    *(Column(name, kind, meaning) for name, (kind, meaning) in EVENT_COLUMNS.items()),
+    *(Column(name, kind, meaning) for name, (kind, meaning) in USAGE_COLUMNS.items()),
     Column("key", pa.binary(), "the key's bytes"),
     Column("value", pa.binary(), "the value's bytes: the record itself"),
     Column("headers", _HEADERS, "names and bytes, in order", nullable=False),
@@ -60,25 +65,29 @@ SCHEMA = pa.schema([pa.field(one.name, one.type, one.nullable) for one in COLUMN
 #: The columns that a record is read from.
 RAW = ("offset", "time_us", "key", "value", "headers")
 
-_MAX_INT = 2**63 - 1
-_TYPED = 10
+_TYPED = 12
 _NOTHING = (None,) * _TYPED
 
 
 def table_of(topic: str, records: Sequence[Record]) -> pa.Table:
     """Return the records of one partition as rows, in their order."""
-    is_ledger = topic.rpartition(".")[2] == "events"
+    suffix = topic.rpartition(".")[2]
+    is_ledger, is_usage = suffix == "events", suffix == "usage"
     typed = [_typed(one.value) if is_ledger else _NOTHING for one in records]
+    *columns, events = zip(*typed, strict=True)
     made: list[Any] = [
         [one.offset for one in records],
         [one.time_us for one in records],
         [_type_of(one.headers) for one in records],
-        *(list(values) for values in zip(*typed, strict=True)),
+        *(list(values) for values in columns),
+        *event_arrays(events),
+        *usage_arrays([one.value if is_usage else None for one in records]),
         [one.key for one in records],
         [one.value for one in records],
     ]
     arrays = [
-        pa.array(values, column.type) for values, column in zip(made, COLUMNS[:-1], strict=True)
+        values if isinstance(values, pa.Array) else pa.array(values, column.type)
+        for values, column in zip(made, COLUMNS[:-1], strict=True)
     ]
     return pa.Table.from_arrays([*arrays, _headers(records)], schema=SCHEMA)
 
@@ -129,7 +138,7 @@ def _type_of(headers: tuple[tuple[str, bytes], ...]) -> str | None:
 
 
 def _typed(value: bytes | None) -> tuple[Any, ...]:
-    """Return the columns from ``kind`` to ``events`` of a record of the ledger."""
+    """Return the columns from ``kind`` to ``heard_us`` and the events of a record of the ledger."""
     try:
         plain = orjson.loads(value or b"")
     except orjson.JSONDecodeError:
@@ -140,25 +149,19 @@ def _typed(value: bytes | None) -> tuple[Any, ...]:
     if not isinstance(source, list) or len(source) != 2:  # noqa: PLR2004 - topic and offset
         source = (None, None)
     given, outcome, events = plain.get("input"), plain.get("outcome"), plain.get("events")
+    given = given if isinstance(given, dict) else {}
+    data = given.get("data")
     return (
-        _text(plain.get("kind")),
-        _text(plain.get("cell")),
-        _whole(plain.get("seq")),
-        _text(plain.get("token")),
-        _text(given.get("type")) if isinstance(given, dict) else None,
-        _text(source[0]),
-        _whole(source[1]),
-        _whole(plain.get("time_us")),
-        _text(outcome.get("code")) if isinstance(outcome, dict) else None,
+        text(plain.get("kind")),
+        text(plain.get("cell")),
+        whole(plain.get("seq")),
+        text(plain.get("token")),
+        text(given.get("type")),
+        text(source[0]),
+        whole(source[1]),
+        whole(plain.get("time_us")),
+        text(outcome.get("code")) if isinstance(outcome, dict) else None,
         len(events) if isinstance(events, list) else None,
+        whole(data.get("last_heartbeat_us")) if isinstance(data, dict) else None,
+        events,
     )
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _whole(value: object) -> int | None:
-    if type(value) is int and -_MAX_INT <= value <= _MAX_INT:
-        return value
-    return None

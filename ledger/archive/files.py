@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ledger.archive.columns import RAW, SCHEMA, records_of, table_of
+from ledger.archive.event_columns import EVENT_COLUMNS, REPEATED
+from ledger.archive.usage_columns import USAGE_COLUMNS, USAGE_REPEATED
 from ledger.log.port import LogDamaged
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ GROUP_BYTES = 64 * 1024 * 1024
 #: A file ends with the record that fills it up to so many bytes (keys, values, headers).
 FILE_BYTES = 512 * 1024 * 1024
 
-FORMAT = 1
+FORMAT = 2
 _MARK = "gpuledger."
 _SEAL = f"{_MARK}sha256"
 _BLANK = b"0" * 64
@@ -48,8 +50,13 @@ _MAGIC = b"PAR1"
 _TAIL = 8
 _BLOCK = 1024 * 1024
 
-_COUNTED = [one.name for one in SCHEMA if one.name not in ("key", "value", "headers")]
-_REPEATED = [*_COUNTED[2:], "key", "headers.list.element.name", "headers.list.element.value"]
+_LISTS = (*EVENT_COLUMNS, *USAGE_COLUMNS)
+_COUNTED = [one.name for one in SCHEMA if one.name not in ("key", "value", "headers", *_LISTS)]
+_REPEATED = [
+    *(*_COUNTED[2:], "key", "headers.list.element.name", "headers.list.element.value"),
+    *REPEATED,
+    *USAGE_REPEATED,
+]
 
 
 @dataclass(frozen=True, slots=True)

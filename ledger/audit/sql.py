@@ -1,121 +1,142 @@
 """One SELECT over a copy of the ledger, in a database that can reach nothing else.
 
-Theory of operation. The rows are loaded into a DuckDB that lives in memory
-only; then everything by which a query could reach out is turned off and the
-configuration is locked. What is left to a query is the copy, and that in a
-read-only transaction: the log's files are not known to the database, so no
-statement can write to them (`tests/test_sql_sandbox.py` has the attempts). The
-gate in front, exactly one statement and that a SELECT, is there for clear messages.
+The rows are loaded into a DuckDB that lives in memory only; then everything by which a
+query could reach out is turned off and the configuration is locked. What is left to a query
+is the copy, and that in a read-only transaction: the log's files are not known to the
+database, so no statement can write to them. The gate in front, exactly one statement and
+that a SELECT, is there for clear messages.
+
+The database keeps neither its memory limit nor its time limit in every case: a constant
+of four gigabytes is made before either is looked at. So whoever asks is asked in a process
+of its own, which the kernel holds to them (`ledger.audit.room`).
 """
 
 from __future__ import annotations
 
+import json
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from ledger.audit.tables import EVENTS, RECORDS, VIEWS, batches
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
-    from ledger.audit.tables import Table, View
-    from ledger.log.port import Log
-    from ledger.reading import Upto
+    from ledger.audit.tables import Table
+    from ledger.audit.texts import Text
 
-__all__ = ["BadQuery", "Ledger", "Limits", "Result", "load"]
+__all__ = [
+    "AtLimit",
+    "BadQuery",
+    "Ledger",
+    "Limits",
+    "Result",
+    "out_of_memory",
+    "out_of_time",
+    "plain_value",
+    "too_large",
+]
+
+#: Rows taken from the database at a time.
+_ROWS = 256
 
 
 class BadQuery(Exception):
     """The query is refused, is wrong, or went beyond a limit; the text says which."""
 
 
+class AtLimit(BadQuery):
+    """The query was stopped at a limit of time or memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one query may use. ``rows`` is how many are returned; more are counted as cut off."""
+    """What one query may use.
+
+    ``rows`` and ``result_mib`` are how much is returned; more is cut off, and said.
+    """
 
     rows: int = 10_000
+    result_mib: int = 64
     seconds: float = 30.0
     memory_mib: int = 2048
     threads: int = 2
 
+    def plain(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Rows of a query. ``cut`` says that there were more than the limit."""
+    """Rows of a query; values are those of JSON, what JSON has no form for is text.
+
+    ``cut`` names the limit that there was more than: ``rows``, ``bytes``, or nothing.
+    """
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
     rows: list[tuple[Any, ...]]
-    cut: bool
+    cut: str = ""
 
 
-async def load(
-    log: Log, prefix: str, limits: Limits | None = None, upto: Upto | None = None
-) -> Ledger:
-    """Return a locked database with all of the ledger (or up to ``upto``) in it.
-
-    Raises as `ledger.reading.read_events` does.
-    """
-    ledger = Ledger(limits or Limits())
-    try:
-        async for records, events in batches(log, prefix, upto):
-            ledger.add(records, events)
-        ledger.lock()
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
+def plain_value(value: object) -> Any:  # noqa: ANN401 - whatever the database returns
+    """Return a value as JSON has it; a time, a decimal or bytes as text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        # JSON has no infinity, and no number that is none.
+        return value if abs(value) < float("inf") else str(value)
+    if isinstance(value, Decimal):
+        # All of its digits: str() of a zero has an exponent.
+        return format(value, "f")
+    if isinstance(value, dict):
+        return {str(key): plain_value(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_value(one) for one in value]
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).hex()
+    return str(value)
 
 
 class Ledger:
-    """A copy of the ledger in memory. `add` rows, `lock` once, then `query`."""
+    """A copy of the ledger in memory. `put` rows, `lock` once, then `query`."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        tables: Sequence[Table] = (RECORDS, EVENTS),
-        views: Sequence[View] = VIEWS,
-    ) -> None:
-        self._limits = limits
-        self._db = duckdb.connect()
+    def __init__(self, limits: Limits, tables: Sequence[Table], texts: Sequence[Text] = ()) -> None:
+        """Make the tables; ``texts`` are the views and macros over them."""
+        self.limits = limits
+        self.db = duckdb.connect()
         # Without this a name of a Python variable is a table.
-        self._db.execute("SET python_enable_replacements = false")
+        self.db.execute("SET python_enable_replacements = false")
+        # Times without an offset are UTC, on any machine.
+        self.db.execute("SET TimeZone = 'UTC'")
         # No spill: what does not fit is an error, not a file.
-        self._db.execute("SET temp_directory = ''")
-        self._db.execute(f"SET memory_limit = '{int(limits.memory_mib)} MiB'")
-        self._db.execute(f"SET threads = {int(limits.threads)}")
+        self.db.execute("SET temp_directory = ''")
+        self.db.execute(f"SET memory_limit = '{int(limits.memory_mib)} MiB'")
+        self.db.execute(f"SET threads = {int(limits.threads)}")
         for table in tables:
             columns = ", ".join(f'"{name}" {kind}' for name, kind, _ in table.columns)
-            self._db.execute(f"CREATE TABLE {table.name} ({columns})")
-        for view in views:
-            self._db.execute(f"CREATE VIEW {view.name} AS {view.query}")
-
-    def add(self, records: pa.Table, events: pa.Table) -> None:
-        """Add rows of both tables; before `lock`."""
-        self.put(RECORDS, records)
-        self.put(EVENTS, events)
+            self.db.execute(f"CREATE TABLE {table.name} ({columns})")
+        for text in texts:
+            self.db.execute(text.create)
 
     def put(self, table: Table, rows: pa.Table) -> None:
         """Add rows of one table."""
-        self._db.register("incoming", rows)
+        self.db.register("incoming", rows)
         try:
-            self._db.execute(f"INSERT INTO {table.name} FROM incoming")
+            self.db.execute(f"INSERT INTO {table.name} FROM incoming")
         except duckdb.OutOfMemoryException as error:
-            raise BadQuery(
-                f"the ledger does not fit into {self._limits.memory_mib} MiB;"
-                " allow more with --memory-mib, or less of the log with --at"
-            ) from error
+            raise too_large(self.limits) from error
         finally:
-            self._db.unregister("incoming")
+            self.db.unregister("incoming")
 
     def clear(self, table: Table) -> None:
         """Take all rows out of one table, so that others can be put there."""
-        self._db.execute(f"DELETE FROM {table.name}")  # noqa: S608 - a name of this program's
+        self.db.execute(f"DELETE FROM {table.name}")  # noqa: S608 - a name of this program's
 
     def lock(self) -> None:
         """Turn off every way out, for good."""
@@ -126,53 +147,38 @@ class Ledger:
             "allow_community_extensions = false",
             "lock_configuration = true",
         ):
-            self._db.execute(f"SET {setting}")
+            self.db.execute(f"SET {setting}")
 
-    def query(self, text: str) -> Result:
-        """Run one SELECT; raise `BadQuery` for anything else and at any limit."""
-        statement = self._statement(text)
+    def query(self, text: str, parameters: Mapping[str, str | None] | None = None) -> Result:
+        """Run one SELECT; raise `BadQuery` for anything else, and `AtLimit`."""
         interrupted = threading.Event()
 
         def interrupt() -> None:
             interrupted.set()
-            self._db.interrupt()
+            self.db.interrupt()
 
-        timer = threading.Timer(self._limits.seconds, interrupt)
+        timer = threading.Timer(self.limits.seconds, interrupt)
         timer.daemon = True
-        self._db.execute("BEGIN TRANSACTION READ ONLY")
         timer.start()
         try:
-            cursor = self._db.execute(statement)
-            description = cursor.description or []
-            rows = cursor.fetchmany(self._limits.rows + 1)
-        except duckdb.OutOfMemoryException as error:
-            raise BadQuery(
-                f"the query needs more memory than {self._limits.memory_mib} MiB; ask for less,"
-                " or allow more with --memory-mib"
-            ) from error
+            statement = self._statement(text)
+            self.db.execute("BEGIN TRANSACTION READ ONLY")
+            try:
+                return self._result(self.db.execute(statement, dict(parameters or {})))
+            finally:
+                self.db.execute("ROLLBACK")
+        except (duckdb.OutOfMemoryException, MemoryError) as error:
+            raise out_of_memory(self.limits) from error
         except duckdb.Error as error:
             if interrupted.is_set():
-                raise BadQuery(
-                    f"stopped after {self._limits.seconds:g} s; ask for less, or allow more"
-                    " with --seconds"
-                ) from error
+                raise out_of_time(self.limits) from error
             raise BadQuery(str(error)) from error
         finally:
             timer.cancel()
-            self._db.execute("ROLLBACK")
-        return Result(
-            tuple(str(one[0]) for one in description),
-            tuple(str(one[1]) for one in description),
-            rows[: self._limits.rows],
-            len(rows) > self._limits.rows,
-        )
 
     def _statement(self, text: str) -> duckdb.Statement:
         """Return the one SELECT that the text is."""
-        try:
-            statements = self._db.extract_statements(text)
-        except duckdb.Error as error:
-            raise BadQuery(str(error)) from error
+        statements = self.db.extract_statements(text)
         if len(statements) != 1:
             raise BadQuery(f"the query is {len(statements)} statements, not one")
         if statements[0].type != duckdb.StatementType.SELECT:
@@ -180,6 +186,44 @@ class Ledger:
             raise BadQuery(f"a query is a SELECT; this is {kind}. The ledger cannot be changed")
         return statements[0]
 
+    def _result(self, cursor: duckdb.DuckDBPyConnection) -> Result:
+        description = cursor.description or []
+        names = tuple(str(one[0]) for one in description)
+        types = tuple(str(one[1]) for one in description)
+        rows: list[tuple[Any, ...]] = []
+        left_bytes = self.limits.result_mib * 1_048_576
+        while found := cursor.fetchmany(min(_ROWS, self.limits.rows + 1 - len(rows))):
+            for one in found:
+                row = tuple(plain_value(value) for value in one)
+                left_bytes -= len(json.dumps(row))
+                if len(rows) == self.limits.rows or left_bytes < 0:
+                    return Result(names, types, rows, "bytes" if left_bytes < 0 else "rows")
+                rows.append(row)
+        return Result(names, types, rows)
+
     def close(self) -> None:
         """Let go of the memory."""
-        self._db.close()
+        self.db.close()
+
+
+def out_of_time(limits: Limits) -> AtLimit:
+    """Return what is said of a query that takes too long."""
+    return AtLimit(
+        f"stopped after {limits.seconds:g} s; ask for less, or allow more with --seconds"
+    )
+
+
+def out_of_memory(limits: Limits) -> AtLimit:
+    """Return what is said of a query that needs too much."""
+    return AtLimit(
+        f"the query needs more memory than {limits.memory_mib} MiB; ask for less,"
+        " or allow more with --memory-mib"
+    )
+
+
+def too_large(limits: Limits) -> AtLimit:
+    """Return what is said of a ledger that is too large."""
+    return AtLimit(
+        f"the ledger does not fit into {limits.memory_mib} MiB;"
+        " allow more with --memory-mib, or less of the log with --at"
+    )

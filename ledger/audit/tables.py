@@ -1,4 +1,4 @@
-"""The ledger as tables: what the columns are, and the rows of a log.
+"""The tables of an audit: what their columns are. Views over them are `ledger.audit.texts`.
 
 Every table is described here once: the database is made from it, and
 ``gpuledger sql --tables`` prints it.
@@ -7,25 +7,25 @@ Every table is described here once: the database is made from it, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from ledger.core.fold import Fold
-from ledger.reading import read_events
-from ledger.wire import full_name
+from ledger.metering.rows import OUTCOMES
+from schemas.codes import CODES
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from ledger.log.port import Log
-    from ledger.reading import Seen, Upto
-
-__all__ = ["EVENTS", "RECORDS", "VIEWS", "Table", "View", "batches"]
-
-#: Records turned into rows at a time.
-_BATCH = 20_000
+__all__ = [
+    "CODE_TABLE",
+    "ENDINGS",
+    "EVENTS",
+    "QUERIES",
+    "RECORDS",
+    "TABLES",
+    "Table",
+    "constants",
+    "rows_table",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,6 @@ class Table:
     def schema(self) -> pa.Schema:
         """Return the columns for Arrow; JSON travels as text and is typed in the database."""
         return pa.schema([(name, _ARROW[kind]) for name, kind, _ in self.columns])
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A view over the tables: what a row is, and the query that makes it."""
-
-    name: str
-    meaning: str
-    query: str
 
 
 _ARROW: dict[str, Any] = {
@@ -64,9 +55,14 @@ RECORDS = Table(
     (
         ("partition", "INTEGER", "partition of the events topic"),
         ("offset", "BIGINT", "its place in the partition"),
+        ("appended_us", "BIGINT", "when the log took it, UTC microseconds"),
         ("time_us", "BIGINT", "when it was decided, UTC microseconds"),
         ("kind", "VARCHAR", "claim or decision"),
         ("verdict", "VARCHAR", "claim, effective, or void (another writer's: no effect)"),
+        ("why_void", "VARCHAR", "token (not the current claim's), seq, or source (decided before)"),
+        ("token", "VARCHAR", "claim under which it was written"),
+        ("worker", "VARCHAR", "who claimed; of claims only"),
+        ("host", "VARCHAR", "where that ran; of claims only"),
         ("cell", "VARCHAR", "cell that the decision is about"),
         ("seq", "BIGINT", "number of the decision in its partition"),
         ("source_topic", "VARCHAR", "topic of the input: requests or observations"),
@@ -74,8 +70,10 @@ RECORDS = Table(
         ("input_type", "VARCHAR", "type of the input"),
         ("input_source", "VARCHAR", "who sent it"),
         ("input_id", "VARCHAR", "its id; source#id names it for ever"),
-        ("code", "VARCHAR", "outcome (docs: codes)"),
-        ("data", "JSON", "the record as it is in the log"),
+        ("input", "JSON", "what the input says"),
+        ("code", "VARCHAR", "outcome (table codes)"),
+        ("numbers", "JSON", "the numbers that were compared"),
+        ("events", "INTEGER", "how many events follow from it"),
     ),
 )
 
@@ -99,162 +97,75 @@ EVENTS = Table(
     ),
 )
 
-_NAMED = ("request", "lease", "device", "node", "tenant", "order")
-
-VIEWS = (
-    View(
-        "decisions",
-        "one row an effective decision: position, time, cell, input, outcome and its numbers",
-        """
-        SELECT partition, "offset", make_timestamp(time_us) AS time, cell, seq,
-               input_type, input_source, input_id, code,
-               data->'outcome'->'numbers' AS numbers, json_array_length(data, '$.events') AS events
-        FROM records WHERE verdict = 'effective'
-        """,
-    ),
-    View(
-        "requests",
-        "one row a request: who asked for what, its answer, how it ended; times UTC",
-        """
-        SELECT request, any_value(cell) AS cell, max(tenant) AS tenant,
-               max(data->>'queue') AS queue, max(data->>'project') AS project,
-               any_value(data->'need') FILTER (type = 'request.received') AS need,
-               make_timestamp(min(time_us)) AS received,
-               make_timestamp(min(time_us) FILTER (type = 'lease.granted')) AS first_granted,
-               make_timestamp(max(time_us) FILTER (type = 'request.ended')) AS ended,
-               CASE WHEN bool_or(type = 'request.rejected') THEN 'rejected'
-                    WHEN bool_or(type = 'request.ended')
-                    THEN max(data->>'how') FILTER (type = 'request.ended')
-                    ELSE arg_max(CASE type WHEN 'lease.granted' THEN 'granted' ELSE 'queued' END,
-                                 ("offset", n)) FILTER (type IN ('lease.granted', 'request.queued'))
-               END AS state,
-               arg_max(data->>'code', ("offset", n))
-                   FILTER (type IN ('request.queued', 'request.rejected')) AS last_no,
-               count(*) FILTER (type = 'lease.granted') AS leases
-        FROM events
-        WHERE type IN ('request.received', 'request.queued', 'request.rejected',
-                       'request.ended', 'lease.granted')
-        GROUP BY request
-        """,
-    ),
-    View(
-        "leases",
-        "one row a lease: what it held, where, from when to when (UTC), why it ended",
-        """
-        SELECT g.lease, g.request, g.cell, r.tenant,
-               CAST(g.data->>'charge_milli' AS BIGINT) AS charge_milli,
-               make_timestamp(g.time_us) AS granted, make_timestamp(e.time_us) AS ended,
-               CAST(e.data->>'held_us' AS BIGINT) AS held_us, e.data->>'reason' AS reason,
-               g.data->'parts' AS parts, g.partition, g."offset"
-        FROM events g
-        LEFT JOIN events e ON e.type = 'lease.ended' AND e.lease = g.lease
-        LEFT JOIN events r ON r.type = 'request.received' AND r.request = g.request
-        WHERE g.type = 'lease.granted'
-        """,
-    ),
-    View(
-        "holdings",
-        "one row a device or slice of a lease: unit, node, lease, tenant, times UTC",
-        """
-        SELECT unit.value->>'$' AS unit, part.value->>'node' AS node,
-               lease, request, tenant, cell, granted, ended, reason
-        FROM leases, json_each(parts) AS part, json_each(part.value, '$.units') AS unit
-        """,
-    ),
-    View(
-        "refusals",
-        "one row a request that was refused: who, when (UTC), code and the numbers compared",
-        """
-        SELECT request, tenant, cell, make_timestamp(time_us) AS time, data->>'code' AS code,
-               data->'numbers' AS numbers, partition, "offset"
-        FROM events WHERE type = 'request.rejected'
-        """,
-    ),
-    View(
-        "policy",
-        "one row an operator's act: what, who, why and when (UTC)",
-        """
-        SELECT make_timestamp(time_us) AS time, cell, type, data->>'author' AS author,
-               data->>'reason' AS reason, data, partition, "offset"
-        FROM events WHERE data->>'author' IS NOT NULL
-        """,
+QUERIES = Table(
+    "queries",
+    "one row a question that was asked of the ledger in SQL; the one being asked is not in it yet",
+    (
+        ("offset", "BIGINT", "its place in the audit topic"),
+        ("time_us", "BIGINT", "when the log took it, UTC microseconds"),
+        ("who", "VARCHAR", "who asked"),
+        ("kind", "VARCHAR", "sql, report or export"),
+        ("name", "VARCHAR", "name of the report"),
+        ("text", "VARCHAR", "the query, its first 4,000 characters"),
+        ("text_sha256", "VARCHAR", "SHA-256 of the whole query in UTF-8"),
+        ("parameters", "JSON", "of a report"),
+        ("upto", "JSON", "by partition, the first offset that it did not see"),
+        ("outcome", "VARCHAR", "answered, refused or stopped (at a limit)"),
+        ("detail", "VARCHAR", "why it was not answered"),
+        ("rows", "BIGINT", "how many rows were shown"),
+        ("cut", "BOOLEAN", "there were more than the limit"),
     ),
 )
 
+CODE_TABLE = Table(
+    "codes",
+    "one row an outcome that the ledger can give",
+    (
+        ("code", "VARCHAR", "the outcome"),
+        ("precedence", "INTEGER", "of several noes the one with the least is given"),
+        ("number", "INTEGER", "its number, for ever"),
+        ("kind", "VARCHAR", "yes, transient (may become a yes by itself) or final"),
+        ("meaning", "VARCHAR", "what it says"),
+    ),
+)
 
-async def batches(
-    log: Log, prefix: str, upto: Upto | None = None
-) -> AsyncIterator[tuple[pa.Table, pa.Table]]:
-    """Yield the log as (rows of ``records``, rows of ``events``), part by part.
+ENDINGS = Table(
+    "endings",
+    "one row a reason for which leases end, and what becomes of the work",
+    (
+        ("reason", "VARCHAR", "the reason"),
+        (
+            "outcome",
+            "VARCHAR",
+            "completed, failed, stopped (its user's word or limit), interrupted",
+        ),
+    ),
+)
 
-    Raises as `ledger.reading.read_events` does.
-    """
-    rows = _Rows()
-    for partition in range(await log.partitions(full_name(prefix, "events"))):
-        async for seen in read_events(log, prefix, partition, Fold().reading(), upto):
-            rows.add(seen)
-            if rows.count >= _BATCH:
-                yield rows.take()
-    yield rows.take()
+#: What the database of an audit is made of.
+TABLES = (RECORDS, EVENTS, QUERIES, CODE_TABLE, ENDINGS)
 
 
-class _Rows:
-    """Rows by column, as Arrow takes them."""
+def constants() -> dict[Table, pa.Table]:
+    """Return the rows of the tables that are the same for every log."""
+    codes = [
+        {"code": one.name, "precedence": at, "number": one.number, "kind": one.kind.value,
+         "meaning": one.meaning}
+        for at, one in enumerate(CODES.values())
+    ]  # fmt: skip
+    endings = [{"reason": reason, "outcome": outcome} for reason, outcome in OUTCOMES.items()]
+    return {CODE_TABLE: rows_table(CODE_TABLE, codes), ENDINGS: rows_table(ENDINGS, endings)}
 
-    def __init__(self) -> None:
-        self._records: dict[str, list[Any]] = {}
-        self._events: dict[str, list[Any]] = {}
-        self.count = 0
-        self._clear()
 
-    def _clear(self) -> None:
-        self._records = {name: [] for name, _, _ in RECORDS.columns}
-        self._events = {name: [] for name, _, _ in EVENTS.columns}
-        self.count = 0
+def rows_table(table: Table, rows: list[dict[str, Any]]) -> pa.Table:
+    """Return rows of a table for Arrow; what is nested in a JSON column becomes its text."""
+    columns = {
+        name: [_value(kind, row.get(name)) for row in rows] for name, kind, _ in table.columns
+    }
+    return pa.table(columns, schema=table.schema())
 
-    def take(self) -> tuple[pa.Table, pa.Table]:
-        """Return what was added since the last time."""
-        found = (
-            pa.table(self._records, schema=RECORDS.schema()),
-            pa.table(self._events, schema=EVENTS.schema()),
-        )
-        self._clear()
-        return found
 
-    def add(self, seen: Seen) -> None:
-        """Add a record, and its events when it has an effect."""
-        self.count += 1
-        record, data = seen.record, seen.data
-        given = data.get("input", {})
-        topic, offset = data.get("source", (None, None))
-        row = {
-            "partition": record.partition,
-            "offset": record.offset,
-            "time_us": data["time_us"],
-            "kind": data["kind"],
-            "verdict": seen.verdict,
-            "cell": data.get("cell"),
-            "seq": data.get("seq"),
-            "source_topic": topic,
-            "source_offset": offset,
-            "input_type": given.get("type"),
-            "input_source": given.get("source"),
-            "input_id": given.get("id"),
-            "code": data.get("outcome", {}).get("code"),
-            "data": (record.value or b"").decode(),
-        }
-        for name, column in self._records.items():
-            column.append(row[name])
-        if seen.verdict == "effective":
-            for number, event in enumerate(data["events"]):
-                self._add_event(row, number, event)
-
-    def _add_event(self, row: Mapping[str, Any], number: int, event: dict[str, Any]) -> None:
-        columns = self._events
-        for name in ("partition", "offset", "time_us", "cell"):
-            columns[name].append(row[name])
-        columns["n"].append(number)
-        columns["type"].append(event["type"])
-        for name in _NAMED:
-            columns[name].append(event.get(name))
-        columns["data"].append(orjson.dumps(event).decode())
+def _value(kind: str, value: object) -> object:
+    if kind != "JSON" or value is None:
+        return value
+    return orjson.dumps(value).decode()

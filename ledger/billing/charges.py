@@ -20,9 +20,10 @@ from ledger.metering.rows import Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ledger.billing.prices import Price, Prices
+    from ledger.billing.prices import Prices
     from ledger.billing.seconds import Piece
     from ledger.metering.policy import MeteringPolicy
+    from schemas.prices import Price
 
 __all__ = ["NANO", "Charge", "Origin", "Tariff", "device_charges", "differences"]
 

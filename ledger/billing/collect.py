@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ledger.billing.charges import Origin, Tariff
+    from ledger.core.state import State
     from ledger.log.port import Log
     from ledger.metering.calendar import Period
     from ledger.reading import Upto
 
-__all__ = ["Bill", "Collector", "bill_log", "month_bill"]
+__all__ = ["Bill", "Collector", "Metered", "bill_log", "bill_of", "meter_log", "month_bill"]
 
 #: (month that the rows are about, cell, device).
 About: TypeAlias = tuple[str, str, str]
@@ -44,7 +45,8 @@ class Bill:
 
     ``state`` is that of the least settled partition: open, closing or closed. ``known_us``
     is until when everything is known, ``ends`` the offset after the last record that was
-    read, by partition.
+    read, by partition, ``checkpoints`` those that the log was proved by, by origin: how
+    many records they cover (U4).
     """
 
     month: Period
@@ -52,6 +54,7 @@ class Bill:
     state: str = "closed"
     known_us: int = 0
     ends: dict[int, int] = field(default_factory=dict)
+    checkpoints: dict[str, int] = field(default_factory=dict)
 
 
 class Collector(Book):
@@ -129,28 +132,51 @@ def month_bill(collector: Collector, tariff: Tariff) -> list[Origin]:
     return own + corrections
 
 
-async def bill_log(
-    log: Log,
-    prefix: str,
-    month: Period,
-    tariff: Tariff,
-    *,
-    grace_us: int = GRACE_US,
-    upto: Upto | None = None,
-) -> Bill:
-    """Return the bill of a month; raise as reading the log does, and `NoPrice`."""
-    bill = Bill(month)
+@dataclass(slots=True)
+class Metered:
+    """A month as it was metered, by partition, before any price.
+
+    What a partition has of it (None: no record), and the meter after its last record.
+    """
+
+    month: Period
+    parts: dict[int, tuple[Collector | None, PartitionMeter]] = field(default_factory=dict)
+
+    def cells(self) -> list[State]:
+        """Return the cells as the last record left them."""
+        return [one for _, meter in self.parts.values() for one in meter.fold.cells.values()]
+
+
+async def meter_log(
+    log: Log, prefix: str, month: Period, *, grace_us: int = GRACE_US, upto: Upto | None = None
+) -> Metered:
+    """Return a month of a log as it was metered; raise as reading the log does."""
+    metered = Metered(month)
     for number in range(await log.partitions(full_name(prefix, "events"))):
         reader = _Reader(log, prefix, number, upto)
         found, meter = await reader.collect(month, grace_us)
         if found is not None and found.late:
             found, meter = await reader.collect(month, grace_us, frozenset(found.late))
+        metered.parts[number] = (found, meter)
+    return metered
+
+
+def bill_of(metered: Metered, tariff: Tariff) -> Bill:
+    """Return what the month costs; raise `NoPrice`."""
+    month = metered.month
+    bill = Bill(month)
+    for number, (found, meter) in metered.parts.items():
         bill.ends[number] = meter.fold.head.offset
         if found is not None:
             bill.origins += month_bill(found, tariff)
             bill.state = min(bill.state, found.state_of(month.name), key=_SETTLED.index)
             bill.known_us = max(bill.known_us, meter.known_us)
     return bill
+
+
+async def bill_log(log: Log, prefix: str, month: Period, tariff: Tariff) -> Bill:
+    """Return the bill of a month; raise as reading the log does, and `NoPrice`."""
+    return bill_of(await meter_log(log, prefix, month), tariff)
 
 
 _SETTLED = ("open", "closing", "closed")

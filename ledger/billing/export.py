@@ -200,6 +200,7 @@ def _recency(bill: Bill, tariff: Tariff) -> dict[str, Any]:
         "TimeSectors": [sector],
         "x_State": bill.state,
         "x_LogEnds": {str(number): end for number, end in bill.ends.items()},
+        "x_Checkpoints": dict(sorted(bill.checkpoints.items())),
         "x_PriceBook": tariff.prices.book.book,
         "x_PriceBookSha256": tariff.prices.sha256,
         "x_PayerPolicy": tariff.policy.plain(),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ledger.billing.charges import Charge, Tariff
     from ledger.billing.collect import Bill
-    from ledger.billing.prices import Price, PriceBook
+    from schemas.prices import Price, PriceBook
 
 __all__ = ["COLUMNS", "FOCUS_VERSION", "METHOD", "Column", "Values", "decimal_text", "rows_of"]
 

@@ -1,10 +1,7 @@
-"""Prices: versioned records in a file, with who set them, why, and from when they hold.
+"""The price book that a bill is made with: from the log, or from a file beside it.
 
-A price book is one file; every row of a bill names its SHA-256. Money is in integer nanos
-(thousand-millionths) of the book's currency, and a price is always that of a whole device's
-time: a slice of 143 thousandths for an hour is 0.143 GPU-hours of its price. A price is
-changed by another one of the same SKU with a later ``valid_from``; none is ever edited, or
-a closed month would not be billed the same again.
+Every row of a bill names the SHA-256 of its book: of the file's bytes, or of the canonical
+form of what is on record (`schemas.prices`).
 """
 
 from __future__ import annotations
@@ -12,113 +9,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any
 
-from pydantic import AwareDatetime, Field, ValidationError, model_validator
+import orjson
+from pydantic import ValidationError
 
 from ledger.formats.documents import Node, NotTheFormat, read_documents
-from schemas.base import MAX_INT, Model, Name, Text
+from schemas.prices import PriceBook
 
 if TYPE_CHECKING:
-    from ledger.metering.rows import Row
+    from collections.abc import Iterable
 
-__all__ = ["UNITS", "NoPrice", "Price", "PriceBook", "Prices", "read_prices"]
+    from ledger.core.state import State
+    from ledger.metering.rows import Row
+    from schemas.prices import Price
+
+__all__ = ["UNITS", "NoBook", "NoPrice", "Prices", "prices_on_record", "read_prices"]
 
 #: Pricing unit -> how many thousandths of a device x seconds one of it is.
 UNITS = {"GPU-Seconds": 1000, "GPU-Hours": 3_600_000}
 
-Nanos = Annotated[int, Field(ge=0, le=MAX_INT)]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+class NoBook(Exception):
+    """The log has no price book, or not one only, of the name."""
 
 
 class NoPrice(Exception):
     """Something was metered that no price of the book is for: unknown is not free."""
 
 
-class Price(Model):
-    """What a SKU costs from ``valid_from`` until its next price.
-
-    ``model``, ``profile`` and ``delivery`` say what it is for; what is left out is any.
-    ``contracted_nanos`` is the agreed price, the list price where none was agreed.
-    """
-
-    sku: Name
-    model: Text | None = None
-    profile: Text | None = None
-    delivery: Name | None = None
-    unit: Literal["GPU-Seconds", "GPU-Hours"]
-    list_nanos: Nanos
-    contracted_nanos: Nanos | None = None
-    valid_from: AwareDatetime
-    author: Name
-    reason: Text
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if self.valid_from.microsecond:
-            raise ValueError("valid_from is a whole second, as charge periods are")
-        return self
-
-    @property
-    def valid_from_s(self) -> int:
-        """Return from when it holds, in seconds UTC."""
-        return int((self.valid_from - _EPOCH).total_seconds())
-
-    @property
-    def id(self) -> str:
-        """Return the SKU price id: the SKU, and since when this price holds."""
-        return f"{self.sku}@{self.valid_from.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-    @property
-    def agreed_nanos(self) -> int:
-        """Return the contracted price."""
-        return self.list_nanos if self.contracted_nanos is None else self.contracted_nanos
-
-    def fits(self, model: str, profile: str, delivery: str) -> bool:
-        """Say whether it is a price for this."""
-        wanted = ((self.model, model), (self.profile, profile), (self.delivery, delivery))
-        return all(mine is None or mine == given for mine, given in wanted)
-
-    @property
-    def narrowness(self) -> tuple[bool, bool, bool]:
-        """Return how narrow it is: a profile's price comes before a delivery mode's or model's."""
-        return self.profile is not None, self.delivery is not None, self.model is not None
-
-
-class PriceBook(Model):
-    """A file of prices, and the names that the bill gives to those concerned."""
-
-    book: Name
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-    issuer: Annotated[Text, Field(min_length=1)]
-    provider: Annotated[Text, Field(min_length=1)]
-    host: Annotated[Text, Field(min_length=1)]
-    account: Name
-    account_name: Text | None = None
-    region: Name | None = None
-    region_name: Text | None = None
-    prices: Annotated[tuple[Price, ...], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        about: dict[str, tuple[Any, ...]] = {}
-        whose: dict[tuple[Any, ...], str] = {}
-        seen = set()
-        for one in self.prices:
-            if one.id in seen:
-                raise ValueError(f"{one.id} stands twice; give the later one a later valid_from")
-            seen.add(one.id)
-            what = (one.model, one.profile, one.delivery)
-            if about.setdefault(one.sku, what) != what:
-                raise ValueError(f"{one.sku} is for two things; a SKU stays what it is")
-            if whose.setdefault(what, one.sku) != one.sku:
-                raise ValueError(f"{whose[what]} and {one.sku} are for the same; keep one SKU")
-        return self
-
-
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """A book that was read, with the SHA-256 of its file's bytes."""
+    """A price book with its SHA-256."""
 
     book: PriceBook
     sha256: str
@@ -144,6 +66,31 @@ class Prices:
                 " add one with a valid_from not later than that"
             )
         return max(found, key=lambda one: (one.narrowness, one.valid_from_s))
+
+
+def prices_on_record(cells: Iterable[State], name: str | None = None) -> Prices:
+    """Return the price book that the cells have on record; raise `NoBook` without one.
+
+    ``name`` None: the only one that there is. Cells that have the same book on record
+    have the same prices in it, or there is no bill.
+    """
+    found: dict[str, dict[bytes, Any]] = {}
+    for cell in cells:
+        for book, known in cell.price_books.items():
+            plain = {"book": book, **known.heading, "prices": list(known.prices.values())}
+            canonical = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
+            found.setdefault(book, {})[canonical] = plain
+    names = ", ".join(sorted(found)) or "none"
+    if name is None and len(found) == 1:
+        name = next(iter(found))
+    if name is None or name not in found:
+        what = "a price book" if name is None else f"price book {name}"
+        raise NoBook(f"{what} has to be on record, and the log has: {names}")
+    if len(found[name]) > 1:
+        raise NoBook(f"two cells have other prices in price book {name}; apply one to both")
+    canonical, plain = next(iter(found[name].items()))
+    # Not strict: the record has been read as JSON, in which an instant is text.
+    return Prices(PriceBook.model_validate(plain, strict=False), sha256(canonical).hexdigest())
 
 
 def read_prices(data: bytes) -> Prices:

@@ -16,14 +16,18 @@ from ledger.cli import (
     audit,
     bill,
     checkpoint,
+    evidence,
+    fleet,
     formats,
     grant,
     letters,
     meter,
     nodes,
+    operations,
     policy,
     questions,
     replay,
+    report,
     requests,
     reservations,
     run,
@@ -72,6 +76,7 @@ def _shared(
 
 for module in (
     running,
+    fleet,
     nodes,
     requests,
     run,
@@ -83,11 +88,14 @@ for module in (
     reservations,
     formats,
     audit,
+    report,
     meter,
     bill,
+    operations,
     archive,
     checkpoint,
     letters,
+    evidence,
 ):
     module.register(app)
 

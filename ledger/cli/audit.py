@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ledger.cli.checkpoint import CheckpointOption, KeyOption, hold_against, said
-from ledger.cli.common import EXIT_DAMAGED, No, Session, Usage, command, table
+from ledger.cli.common import (
+    EXIT_DAMAGED,
+    AtOption,
+    No,
+    Session,
+    Usage,
+    check_identity,
+    command,
+    table,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from ledger.audit.asking import Auditor
     from ledger.audit.sql import Result
     from ledger.verify import Report
 
-__all__ = ["register"]
+__all__ = ["Asking", "CsvOption", "register", "show_result", "told"]
+
+CsvOption = Annotated[bool, typer.Option("--csv", help="print CSV")]
 
 
 def register(app: typer.Typer) -> None:
@@ -66,41 +84,92 @@ def _report(report: Report) -> str:
 async def sql(
     session: Session,
     query: Annotated[str, typer.Argument(help="one SELECT; - reads it from stdin")] = "",
-    tables: Annotated[bool, typer.Option("--tables", help="list tables, views, columns")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="print CSV")] = False,
-    at: Annotated[str | None, typer.Option(help="only the log up to a time or record")] = None,
-    limit: Annotated[int, typer.Option(help="most rows returned")] = 10_000,
-    seconds: Annotated[float, typer.Option(help="longest run of the query")] = 30.0,
-    memory_mib: Annotated[int, typer.Option(help="most memory of the database")] = 2048,
+    *,
+    tables: Annotated[bool, typer.Option("--tables", help="list tables, views, macros")] = False,
+    csv: CsvOption = False,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="all tables and views as Parquet, new folder"),
+    ] = None,
+    at: AtOption = None,
+    asking: Asking,
 ) -> None:
-    """Ask in SQL (DuckDB). The database is a copy in memory; nothing can be changed from it."""
-    from ledger.audit.sql import BadQuery, Limits, load
-    from ledger.cli.questions import upto_of
+    """Ask in SQL (DuckDB). The database is a copy in memory; nothing can be changed from it.
 
+    Every question is put on record on the log, with who asked, before a row is shown. Of
+    an archive it is kept in the file DIR-queries.jsonl beside it.
+    """
     if tables:
         _tables(session)
         return
     text = sys.stdin.read() if query == "-" else query
-    if not text.strip():
-        raise Usage("give a query, or --tables to see what can be asked")
+    if bool(text.strip()) == (export is not None):
+        raise Usage("give a query or --export; --tables says what can be asked")
     if csv and session.json:
         raise Usage("--csv and --json are two forms; give one of them")
-    limits = Limits(rows=limit, seconds=seconds, memory_mib=memory_mib)
-    try:
-        async with session.open() as log:
-            ledger = await load(log, session.prefix, limits, upto_of(at))
+    async with asking.open(session, at) as auditor:
+        if export is None:
+            result = await auditor.ask(text)
+            show_result(session, result, csv=csv)
+        else:
+            await _export(session, auditor, export)
+        told(session, auditor)
+
+
+async def _export(session: Session, auditor: Auditor, folder: Path) -> None:
+    from ledger.audit.asking import client_name
+    from ledger.audit.export import export
+
+    if folder.exists():  # noqa: ASYNC240 - nothing else runs here
+        raise Usage(f"{folder} is there already; --export makes a new folder")
+    # Before a row leaves, as with every question.
+    await auditor.record(str(folder.name), "export", outcome="answered", took_us=0)
+    files = export(
+        auditor.room, folder, prefix=session.prefix, ends=auditor.ends, client=client_name()
+    )
+    for one in files:
+        plain = {"name": one.name, "file": str(one.path), "rows": one.rows}
+        session.emit(plain, f"{one.path}: {one.rows:,} rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a question is asked: its limits, and by whom."""
+
+    limit: Annotated[int, typer.Option("--limit", help="most rows returned")] = 10_000
+    seconds: Annotated[float, typer.Option("--seconds", help="longest run of the query")] = 30.0
+    memory_mib: Annotated[int, typer.Option("--memory-mib", help="most memory of the database")] = (
+        2048
+    )
+    source: Annotated[
+        str | None,
+        typer.Option("--source", help="who asks  [env GPULEDGER_SOURCE; default /cli/USER]"),
+    ] = None
+
+    @asynccontextmanager
+    async def open(self, session: Session, at: str | None) -> AsyncIterator[Auditor]:
+        """Load a copy for the block; what is wrong with a question is a no (exit 1)."""
+        from ledger.audit.asking import audit
+        from ledger.audit.sql import BadQuery, Limits
+        from ledger.cli.questions import upto_of
+        from ledger.client import default_source
+
+        if self.limit < 1 or self.seconds <= 0 or self.memory_mib < 1:
+            raise Usage("--limit, --seconds and --memory-mib are more than 0")
+        who = self.source or os.environ.get("GPULEDGER_SOURCE") or default_source()
+        check_identity(who)
+        limits = Limits(rows=self.limit, seconds=self.seconds, memory_mib=self.memory_mib)
         try:
-            result = ledger.query(text)
-        finally:
-            ledger.close()
-    except BadQuery as error:
-        raise No(str(error)) from None
-    _print(session, result, csv=csv)
-    if result.cut:
-        session.note(f"cut after {limit:,} rows, there are more: --limit allows them")
+            async with audit(
+                session.url, prefix=session.prefix, who=who, limits=limits, upto=upto_of(at)
+            ) as auditor:
+                yield auditor
+        except BadQuery as error:
+            raise No(str(error)) from None
 
 
-def _print(session: Session, result: Result, *, csv: bool) -> None:
+def show_result(session: Session, result: Result, *, csv: bool) -> None:
+    """Print the rows of a question: JSON lines, CSV, or a table; and say what was cut."""
     if session.json:
         for row in result.rows:
             session.emit(dict(zip(result.columns, row, strict=True)), "")
@@ -113,20 +182,42 @@ def _print(session: Session, result: Result, *, csv: bool) -> None:
     else:
         cells = [["" if one is None else str(one) for one in row] for row in result.rows]
         sys.stdout.write(table(result.columns, cells))
+    if result.cut == "rows":
+        count = len(result.rows)
+        session.note(f"cut after {count:,} rows, there are more: --limit allows them")
+    elif result.cut:
+        session.note("cut: the rows are too large together; ask for fewer columns or rows")
+
+
+def told(session: Session, auditor: Auditor) -> None:
+    """Say where a question could not be put on record."""
+    if not auditor.kept:
+        session.note(
+            "this question is not on record: the folder beside the archive cannot be written to"
+        )
 
 
 def _tables(session: Session) -> None:
-    """Describe every table and view."""
-    from ledger.audit.tables import EVENTS, RECORDS, VIEWS
+    """Describe every table, view and macro."""
+    from ledger.audit.tables import TABLES
+    from ledger.audit.texts import TEXTS
 
-    for one in (RECORDS, EVENTS):
-        columns = [
-            {"name": name, "type": kind, "meaning": meaning} for name, kind, meaning in one.columns
-        ]
-        rows = [[f"  {each['name']}", each["type"], each["meaning"]] for each in columns]
-        text = f"{one.name}: {one.meaning}\n{table(['  column', 'type', 'meaning'], rows)}"
-        session.emit({"table": one.name, "meaning": one.meaning, "columns": columns}, text)
-    for view in VIEWS:
-        session.emit(
-            {"view": view.name, "meaning": view.meaning}, f"{view.name} (view): {view.meaning}"
-        )
+    for one in TABLES:
+        _described(session, "table", one.name, one.meaning, one.columns)
+    for text in TEXTS:
+        columns = tuple((each.name, each.type, each.meaning) for each in text.columns)
+        name = text.name
+        if text.kind == "macro":
+            name += f"({', '.join(each.rstrip('_') for each in text.arguments)})"
+        _described(session, text.kind, name, text.meaning, columns)
+
+
+def _described(
+    session: Session, kind: str, name: str, meaning: str, columns: tuple[tuple[str, str, str], ...]
+) -> None:
+    plain = [{"name": one, "type": of, "meaning": means} for one, of, means in columns]
+    text = f"{name} ({kind}): {meaning}"
+    if columns:
+        rows = [[f"  {one}", of, means] for one, of, means in columns]
+        text += f"\n{table(['  column', 'type', 'meaning'], rows)}"
+    session.emit({kind: name, "meaning": meaning, "columns": plain}, text)

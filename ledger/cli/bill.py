@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli.common import EXIT_NO, AtOption, No, Session, Usage, command, table
+from ledger.cli.checkpoint import CheckpointOption, KeyOption, hold_against, said
+from ledger.cli.common import EXIT_DAMAGED, EXIT_NO, AtOption, No, Session, Usage, command, table
 
 if TYPE_CHECKING:
     from ledger.billing.charges import Tariff
     from ledger.billing.checks import Finding
     from ledger.billing.collect import Bill
+    from ledger.billing.prices import Prices
     from ledger.metering.calendar import Period
 
 __all__ = ["register"]
@@ -40,7 +42,11 @@ async def bill(
     session: Session,
     *,
     prices: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="the price book, YAML or JSON")
+        Path | None,
+        typer.Option(metavar="FILE", help="a price book, YAML or JSON [the one on record]"),
+    ] = None,
+    book: Annotated[
+        str | None, typer.Option(help="the price book on record, if there are several")
     ] = None,
     period: Annotated[
         str | None, typer.Option(metavar="MONTH", help="a month of UTC, as 2026-10")
@@ -56,38 +62,58 @@ async def bill(
     check: Annotated[
         Path | None, typer.Option(metavar="DIR", help="check an export by the rule list instead")
     ] = None,
+    checkpoint: CheckpointOption = None,
+    key: KeyOption = None,
     at: AtOption = None,
 ) -> None:
-    """What a month's GPU time costs, and whom: FOCUS 1.4 rows from the events alone."""
+    """What a month's GPU time costs, and whom: FOCUS 1.4 rows from the events alone.
+
+    With --checkpoint and --key the log is first proved to be the one that was signed, and
+    the export names the checkpoint. Exit 4 when it is not.
+    """
     if check is not None:
         _check(session, check)
         return
-    if prices is None or period is None:
-        raise Usage("bill takes --prices FILE and --period MONTH, or --check DIR")
+    if period is None or (prices is not None and book is not None):
+        raise Usage("bill takes --period MONTH, and --prices FILE or --book NAME; or --check DIR")
     from ledger.billing.charges import Tariff
-    from ledger.billing.collect import bill_log
+    from ledger.billing.collect import bill_of, meter_log
     from ledger.billing.export import ClosedMonth, write_bill
-    from ledger.billing.prices import NoPrice, read_prices
+    from ledger.billing.prices import NoBook, NoPrice, prices_on_record
     from ledger.cli.meter import policy_named
     from ledger.cli.questions import upto_of
-    from ledger.formats.documents import NotTheFormat
 
-    month = _month(period)
-    try:
-        tariff = Tariff(read_prices(prices.read_bytes()), policy_named(policy))
-    except NotTheFormat as fault:
-        line = f":{fault.line}" if fault.line else ""
-        raise Usage(f"{prices}{line}: {fault}") from None
+    month, payers = _month(period), policy_named(policy)
+    chosen = None if prices is None else _prices_in(prices)
     async with session.open() as log:
-        try:
-            found = await bill_log(
-                log, session.prefix, month, tariff, grace_us=grace_s * 1_000_000, upto=upto_of(at)
-            )
-            written = [] if to is None else write_bill(to, found, tariff, form.value, _version())
-        except (NoPrice, ClosedMonth) as error:
-            raise No(str(error)) from None
+        proofs = await hold_against(session, log, checkpoint, key) if checkpoint else []
+        if any(one.faults for one in proofs):
+            session.note("\n".join(map(said, proofs)))
+            raise typer.Exit(EXIT_DAMAGED)
+        grace_us = grace_s * 1_000_000
+        metered = await meter_log(log, session.prefix, month, grace_us=grace_us, upto=upto_of(at))
+    try:
+        tariff = Tariff(chosen or prices_on_record(metered.cells(), book), payers)
+        found = bill_of(metered, tariff)
+        found.checkpoints = {one.origin: one.size for one in proofs}
+        written = [] if to is None else write_bill(to, found, tariff, form.value, _version())
+    except NoBook as error:
+        raise No(f"{error}; gpuledger prices apply FILE, or --prices FILE") from None
+    except (NoPrice, ClosedMonth) as error:
+        raise No(str(error)) from None
     plain = _plain(found, tariff, written)
     session.emit(plain, _text(plain))
+
+
+def _prices_in(file: Path) -> Prices:
+    from ledger.billing.prices import read_prices
+    from ledger.formats.documents import NotTheFormat
+
+    try:
+        return read_prices(file.read_bytes())
+    except NotTheFormat as fault:
+        line = f":{fault.line}" if fault.line else ""
+        raise Usage(f"{file}{line}: {fault}") from None
 
 
 def _month(text: str) -> Period:

@@ -91,6 +91,7 @@ async def meter(
     from ledger.metering.periods import book_log
     from ledger.metering.report import Report
     from ledger.metering.stream import meter_log
+    from ledger.metering.usage import read_usage
 
     try:
         place = zone_of(zone)
@@ -106,10 +107,11 @@ async def meter(
             booked = await book_log(log, session.prefix, place, grace_s * 1_000_000, upto_of(at))
             session.emit_rows(_periods(booked, chosen), _PERIODS)
             return
-        report = Report(by.value, start_us, end_us, chosen)
+        usage = await read_usage(log, session.prefix)
+        report = Report(by.value, start_us, end_us, chosen, usage)
         meters = await meter_log(
             log, session.prefix, report.take, upto=upto_of(at),
-            progress=session.progress("metering"),
+            progress=session.progress("metering"), usage=usage,
         )  # fmt: skip
     firsts = [one.first_us for one in meters if one.first_us is not None]
     first_us = min(firsts, default=0) if start_us is None else start_us

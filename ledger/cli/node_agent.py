@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     from collectors.nvml.watchdog import NvmlChild
     from ledger.cli.common import Session
 
-__all__ = ["HostAgent", "run"]
+__all__ = ["LOOK_US", "PASS_US", "POLL_S", "HostAgent", "run"]
 
 _MODES = {"on": True, "off": False}
+_KERNEL_LOG = Path("/dev/kmsg")
+
+#: How often an agent looks for orders in a file. They take seconds, and looking has its cost.
+POLL_S = 0.5
+
+#: How often an agent looks at its devices, and reads each of them whole, in microseconds.
+LOOK_US, PASS_US = 1_000_000, 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class HostAgent:
     labels: Mapping[str, str] = field(default_factory=dict)
     mig: Mapping[str, str] = field(default_factory=dict)
     ends_processes: bool = True
+    kernel_log: Path | None = None
 
     @property
     def in_cell(self) -> str:
@@ -48,6 +56,11 @@ class HostAgent:
         """The agent's journal."""
         return self.journal or Path(f"gpuledger-agent-{self.node}.db")
 
+    @property
+    def log(self) -> Path | None:
+        """Where the kernel tells of XIDs; of a described node this kernel has none to tell."""
+        return self.kernel_log or (_KERNEL_LOG if self.fake is None else None)
+
 
 async def run(session: Session, host: HostAgent) -> None:
     """Be this host's agent on the session's log, until SIGINT or SIGTERM.
@@ -57,7 +70,9 @@ async def run(session: Session, host: HostAgent) -> None:
     """
     from collectors.node_shell import NodeShell, ShellOptions
     from collectors.nvml.watchdog import NvmlChild
+    from collectors.use_watch import UseOptions
     from ledger.cli.site import stop_on_signals
+    from ledger.log.sqlite import SqliteLog
 
     wrong = next((one for one in host.mig.values() if one not in _MODES), None)
     if wrong is not None:
@@ -68,20 +83,24 @@ async def run(session: Session, host: HostAgent) -> None:
         agent = await _agent(child, host)
         try:
             async with session.open(write=True) as log:
+                if isinstance(log, SqliteLog):
+                    log.poll_s = POLL_S
                 plain = {"node": host.node, "cell": host.in_cell, "journal": str(host.file)}
                 text = f"{host.node} in cell {host.in_cell}, journal {host.file}; Ctrl-C ends"
                 session.emit({**plain, "incarnation": agent.incarnation}, text)
-                shell = NodeShell(log, agent, ShellOptions(session.prefix))
+                shell = NodeShell(log, agent, ShellOptions(session.prefix, use=UseOptions()))
                 for uuid, mode in host.mig.items():
                     agent.change_mode(uuid, enabled=_MODES[mode])
                 await shell.run(stop)
         finally:
+            agent.close()
             agent.journal.close()
     finally:
         await child.close()
 
 
 async def _agent(child: NvmlChild, host: HostAgent) -> NodeAgent:
+    from collectors.health.hearing import WatchOptions
     from collectors.journal import Clock, Journal, JournalBusy
     from collectors.lease_work import Patience
     from collectors.node_agent import NodeAgent, NodeOptions
@@ -106,6 +125,11 @@ async def _agent(child: NvmlChild, host: HostAgent) -> NodeAgent:
         host.in_cell,
         facts=host_facts(),
         processes=HostProcesses(),
-        options=NodeOptions(patience=Patience(ends_processes=host.ends_processes)),
+        options=NodeOptions(
+            look_us=LOOK_US,
+            pass_us=PASS_US,
+            patience=Patience(ends_processes=host.ends_processes),
+            watch=WatchOptions(kernel_log=host.log),
+        ),
         group_of=iommu_group,
     )

@@ -15,11 +15,12 @@ from ledger.cli.nodes import FakeOption
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from collectors.simulation.demo import MakeLoop
     from ledger.log.port import Log
     from processors.embedded import EmbeddedLoop
     from processors.settings import Settings
 
-__all__ = ["register"]
+__all__ = ["register", "simulated_loops"]
 
 _RUNNERS = ("faust", "plain", "embedded")
 
@@ -81,6 +82,18 @@ async def demo(
         command=_called(),
     )
 
+    try:
+        report = await run_demo(options, simulated_loops(session))
+    except (BadFile, NotADemo) as error:
+        raise Usage(str(error)) from None
+    session.emit(report.plain(), report.text())
+    if not report.verified.ok:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def simulated_loops(session: Session) -> MakeLoop:
+    """Return what makes the ledger of a simulation: the real one, on the simulation's clock."""
+
     def make_loop(
         log: Log, url: str, clock: Callable[[], int], heartbeat_limit_s: int
     ) -> EmbeddedLoop:
@@ -95,13 +108,7 @@ async def demo(
         )
         return EmbeddedLoop(log, settings, clock)
 
-    try:
-        report = await run_demo(options, make_loop)
-    except (BadFile, NotADemo) as error:
-        raise Usage(str(error)) from None
-    session.emit(report.plain(), report.text())
-    if not report.verified.ok:
-        raise typer.Exit(EXIT_DAMAGED)
+    return make_loop
 
 
 def _called() -> str:
@@ -185,6 +192,9 @@ async def collector(
     leave_processes: Annotated[
         bool, typer.Option("--leave-processes", help="end no process: wait until it has ended")
     ] = False,
+    kernel_log: Annotated[
+        Path | None, typer.Option(help="where the kernel logs XIDs [/dev/kmsg]")
+    ] = None,
 ) -> None:
     """Be the agent of nodes: report what they have, carry out orders, until Ctrl-C.
 
@@ -204,7 +214,7 @@ async def collector(
         modes = pairs_of(mig_mode, "--mig-mode")
         ends = not leave_processes
         checked = nodes.checked(fake)
-        host = HostAgent(name, pool, cell, checked, journal, labels, modes, ends)
+        host = HostAgent(name, pool, cell, checked, journal, labels, modes, ends, kernel_log)
         await run(session, host)
         return
     from ledger.cli.site import collect

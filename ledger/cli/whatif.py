@@ -1,4 +1,4 @@
-"""What would be, and how well it was told: a request not made, and estimated starts."""
+"""What would be, or would have been: a request not made, other rules; and estimated starts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ledger.cli import whatif_replay
 from ledger.cli.asked import request_in
 from ledger.cli.common import AtOption, No, Session, Usage, command
 
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     )
     app.add_typer(whatif, name="whatif")
     command(whatif, "submit")(submit)
+    command(whatif, "replay")(whatif_replay.replay)
     command(app, "estimates")(estimates)
 
 

@@ -17,6 +17,7 @@ from ledger.core.decisions.links import LINKS
 from ledger.core.decisions.orders import ORDERS
 from ledger.core.decisions.partition import PARTITIONS
 from ledger.core.decisions.policy import POLICY
+from ledger.core.decisions.prices import PRICES
 from ledger.core.decisions.quota import QUOTAS
 from ledger.core.decisions.requests import REQUESTS
 from ledger.core.decisions.reservations import RESERVATIONS, mend_reservations
@@ -51,6 +52,7 @@ _RULES: dict[str, Callable[[Turn, Input], Answer]] = (
     | POLICY
     | QUOTAS
     | TEMPLATES
+    | PRICES
     | PARTITIONS
     | OBSERVATIONS
     | ORDERS

@@ -23,6 +23,7 @@ from ledger.core.need import need_from_plain, need_to_plain
 from ledger.core.placing.constraints import for_tenant
 from ledger.core.placing.links import Link
 from ledger.core.policies.workload import Workload
+from ledger.core.prices import PriceBook
 from ledger.core.promises.repair import Repair
 from ledger.core.promises.reservations import Reservation
 from ledger.core.quotas.quota import Charge, Limit, Quota, QuotaAsk
@@ -58,6 +59,7 @@ _TABLES: dict[str, type[Any]] = {
     "compatibilities": Compatibility,
     "licences": Licence,
     "links": Link,
+    "price_books": PriceBook,
     "nodes": Node,
     "devices": Device,
     "slices": Slice,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ledger.core.mig.layouts import Geometry
     from ledger.core.placing.links import Link
     from ledger.core.policies.workload import Workload
+    from ledger.core.prices import PriceBook
     from ledger.core.promises.repair import Repair
     from ledger.core.promises.reservations import Reservation
     from ledger.core.quotas.quota import Charge, Quota, QuotaAsk
@@ -346,6 +347,7 @@ class State:
     licences: dict[str, Licence] = field(default_factory=dict)
     #: ``from to`` -> the latest measurement of the link.
     links: dict[str, Link] = field(default_factory=dict)
+    price_books: dict[str, PriceBook] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     slices: dict[str, Slice] = field(default_factory=dict)

@@ -111,6 +111,12 @@ class ArchiveLog(Log):
             return []
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
+    async def columns(
+        self, topic: str, partition: int, start: int, limit: int, names: tuple[str, ...]
+    ) -> Any:  # noqa: ANN401 - an Arrow table
+        """Return columns (`ledger.archive.columns`) of some records from ``start`` on, or None."""
+        return await self._run(self._rows, topic, partition, start, limit, names)
+
     async def create_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
         """Refuse: an archive is read only."""
         raise LogError(

@@ -88,6 +88,8 @@ class SqliteLog(Log):
         self._closed = False
         self._counts: dict[str, int] = {}
         self._wakeup = Wakeup()
+        #: How often a waiting reader looks; each look is some 0.1 ms of a core.
+        self.poll_s = POLL_S
         self._waiting = 0
         self._watcher: asyncio.Task[None] | None = None
         self._db = open_file(self._path, read_only=read_only, lock_timeout_s=lock_timeout_s)
@@ -127,7 +129,7 @@ class SqliteLog(Log):
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
     ) -> list[Record]:
-        """See `Log.read`. Appends of other processes are seen within `POLL_S`."""
+        """See `Log.read`. Appends of other processes are seen within ``poll_s``."""
         read_now = partial(self._run, "read", self._read, topic, partition, start, limit)
         if wait_s <= 0:
             return await read_now()
@@ -193,7 +195,7 @@ class SqliteLog(Log):
             if version != seen:
                 seen = version
                 self._wakeup.notify()
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(self.poll_s)
 
     def _data_version(self) -> int:
         row = self._db.execute("PRAGMA data_version").fetchone()

@@ -233,7 +233,8 @@ class Report:
         totals.delivered_mib_us += part.delivered_mib_us
         totals.held_us += part.span_us
         if self._usage is not None and row.holding is not None:
-            used = self._usage.used(row.holding.lease, row.unit, start_us, end_us)
+            milli = 1000 if row.unit == row.device else abs(row.milli)
+            used = self._usage.used(row.holding.lease, row.unit, start_us, end_us, milli)
             if used.milli_us is not None:
                 sign = 1 if row.milli > 0 else -1
                 totals.used_milli_us = (totals.used_milli_us or 0) + sign * used.milli_us

@@ -66,6 +66,7 @@ OUTCOMES = {
     "node-lost": "interrupted",
     "node-restarted": "interrupted",
     "device-gone": "interrupted",
+    "device-fault": "interrupted",
     "slice-gone": "interrupted",
     "stop-timed-out": "interrupted",
 }

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ledger.log.port import Log
     from ledger.metering.rows import Ended, Row
+    from ledger.metering.usage import UsageBook
     from ledger.reading import Upto
 
 __all__ = ["PartitionMeter", "meter_log"]
@@ -76,8 +77,11 @@ async def meter_log(
     *,
     upto: Upto | None = None,
     progress: Callable[[int, int], None] | None = None,
+    usage: UsageBook | None = None,
 ) -> list[PartitionMeter]:
     """Give all rows of a log to ``take``, up to its last record; return the partitions' meters.
+
+    ``usage`` learns of each slice before a row of it is given.
 
     Raise as `ledger.reading.read_events` does: a log with a hole is not metered past it.
     """
@@ -90,6 +94,8 @@ async def meter_log(
         meters.append(meter)
         async for seen in read_events(log, prefix, number, meter.fold, upto):
             done += 1
+            if usage is not None and seen.verdict == "effective":
+                usage.note(seen.data)
             for one in meter.take(seen.verdict, seen.data):
                 take(one)
             if progress is not None and done % _EVERY == 0:

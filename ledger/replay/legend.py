@@ -17,7 +17,7 @@ _UNKNOWN = "??"
 
 #: Event type -> its code and what it says. Capitals: R request, L lease, O order, N node,
 #: D device, S slice, Q quota, P pool, W queue (waiting line), T template, V reservation,
-#: C compatibility, F licence, K link, A alarm.
+#: C compatibility, F licence, K link, M prices (money), A alarm.
 LEGEND: dict[str, tuple[str, str]] = {
     "request.received": ("R+", "request let in"),
     "request.rejected": ("R!", "request refused"),
@@ -48,6 +48,7 @@ LEGEND: dict[str, tuple[str, str]] = {
     "node.settled": ("Ns", "nothing is left there of what was before"),
     "device.discovered": ("D+", "device seen"),
     "device.health": ("Dh", "health of a device changed"),
+    "device.fault": ("D!", "something went wrong on a device"),
     "device.quarantined": ("Dq", "device put in quarantine"),
     "device.cleared": ("Dc", "device cleared"),
     "slice.ordered": ("S?", "slice to be created"),
@@ -64,6 +65,7 @@ LEGEND: dict[str, tuple[str, str]] = {
     "template.applied": ("T=", "template set"),
     "compatibility.applied": ("C=", "what a model version runs on set"),
     "licence.applied": ("F=", "licence set"),
+    "prices.applied": ("M=", "price book set"),
     "link.measured": ("K=", "link between two nodes measured"),
     "reservation.applied": ("V+", "reservation made"),
     "reservation.moved": ("V~", "reservation on other nodes"),

@@ -28,6 +28,7 @@ _FIELDS: dict[str, str] = {
         for name in (
             "request", "lease", "order", "node", "device", "slice", "unit", "tenant", "project",
             "queue", "template", "reservation", "pool", "task", "mig_uuid", "quota", "licence",
+            "book",
         )
     },
     "ask": "quota ask",

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ledger.audit.sql import BadQuery, Ledger, Limits
 from ledger.audit.tables import Table
-from ledger.core import state
+from ledger.core import prices, state
 from ledger.core.admitting import compatibility, licences, templates
 from ledger.core.placing import links
 from ledger.core.policies import workload
@@ -41,6 +41,7 @@ _CLASSES: dict[str, type[Any]] = {
     "compatibilities": compatibility.Compatibility,
     "licences": licences.Licence,
     "links": links.Link,
+    "price_books": prices.PriceBook,
     "nodes": state.Node,
     "devices": state.Device,
     "slices": state.Slice,

@@ -31,6 +31,7 @@ KINDS: dict[str, str] = {
     "compatibilities": "compatibility",
     "licences": "licence",
     "links": "link",
+    "price_books": "price book",
     "nodes": "node",
     "devices": "device",
     "slices": "slice",

@@ -1,4 +1,4 @@
-"""What the events about compatibility, licences, links and faults do to the state."""
+"""What the events about compatibility, licences, links, prices and faults do to the state."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.admitting.compatibility import Compatibility
 from ledger.core.admitting.licences import Licence
 from ledger.core.placing.links import Link
+from ledger.core.prices import PriceBook, price_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["RULES"]
 
 Event = dict[str, Any]
+
+#: What of the event is not the heading of a price book.
+_APART = ("type", "book", "prices", "author", "reason")
 
 
 def _compatibility_applied(state: State, event: Event, _now: int) -> None:
@@ -42,6 +46,12 @@ def _link_measured(state: State, event: Event, now: int) -> None:
     state.index.loosen(f"link {from_node}")
 
 
+def _prices_applied(state: State, event: Event, _now: int) -> None:
+    heading = {name: value for name, value in event.items() if name not in _APART}
+    prices = {price_id(one): one for one in event["prices"]}
+    state.price_books[event["book"]] = PriceBook(event["book"], heading, prices)
+
+
 def _device_fault(_state: State, _event: Event, _now: int) -> None:
     """A fault is on record; what follows from it are events of their own."""
 
@@ -50,5 +60,6 @@ RULES: dict[str, Callable[[State, Event, int], None]] = {
     "compatibility.applied": _compatibility_applied,
     "licence.applied": _licence_applied,
     "link.measured": _link_measured,
+    "prices.applied": _prices_applied,
     "device.fault": _device_fault,
 }

@@ -189,10 +189,12 @@ def make_room(turn: Turn, asker: Asker, code: str) -> bool:
     true; or plan a place.
     """
     waits = code in ("no_capacity", "planned_for_another")
-    if waits and asker.key.need.mode == "mig" and partition_for(turn, asker):
-        return True
-    if (waits or code == "quota_in_use") and evict_for(turn, asker):
-        return True
+    # Where slices are free of a class only that the quota has no room for, another's can be made.
+    if waits or code == "quota_in_use":
+        if asker.key.need.mode == "mig" and partition_for(turn, asker):
+            return True
+        if evict_for(turn, asker):
+            return True
     if waits:
         plan_for(turn, asker)
     else:

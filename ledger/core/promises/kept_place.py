@@ -40,7 +40,7 @@ def settle_reserved(turn: Turn, request: Request, changed: set[str]) -> Placemen
     free one by one.
     """
     state = turn.state
-    if "" not in changed and _still_waits(turn, request, changed):
+    if "" not in changed and _still_waits(state, request, changed):
         return None
     waits = False
     for name, units in request.kept.items():
@@ -65,9 +65,12 @@ def settle_reserved(turn: Turn, request: Request, changed: set[str]) -> Placemen
     return None if waits else found
 
 
-def _still_waits(turn: Turn, request: Request, changed: set[str]) -> bool:
-    """Say whether a unit is known that is not free, or whether the place had to be let go."""
-    state = turn.state
+def _still_waits(state: State, request: Request, changed: set[str]) -> bool:
+    """Say whether a unit is known that is not free, and none of these is out of use.
+
+    Which unit a place is let go for must not depend on which of them were looked at (S2),
+    so that is for a look at all of them to say.
+    """
     known = state.index.waits_on.get(request.id)
     waits = False
     for unit in sorted(changed) if known is None else [*sorted(changed), known]:
@@ -77,8 +80,7 @@ def _still_waits(turn: Turn, request: Request, changed: set[str]) -> bool:
             return False
         fault, free = _look(state, request, state.nodes[device.node], unit)
         if fault is not None:
-            _let_go(turn, request, fault)
-            return True
+            return False
         if not free:
             state.index.waits_on[request.id] = unit
             waits = True

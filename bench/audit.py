@@ -1,0 +1,263 @@
+"""``bench audit``: a log of millions of events archived, and its books made and checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench.audit_log import CELL_KEY, DAYS, HEADERS, START_US, site_of
+from bench.workload import peak_rss_mib
+from ledger.archive.follow import EVERY, Follower, Options
+from ledger.billing.charges import Tariff
+from ledger.billing.prices import read_prices
+from ledger.books.make import Room, open_books
+from ledger.books.source import files_of
+from ledger.collector import relax
+from ledger.log.port import Log, Record, TopicState, UnknownTopic
+from ledger.metering.calendar import Period
+from ledger.metering.policy import POLICIES
+from ledger.wire import full_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from bench.audit_log import Made
+    from ledger.books.make import Books
+    from ledger.log.port import Entry
+
+__all__ = ["MONTH", "audit", "run", "write_archive"]
+
+PREFIX = "gpuledger"
+DAY_US = 86_400_000_000
+MONTH = Period("2026-10", START_US, START_US + DAYS * DAY_US)
+_TOPIC = full_name(PREFIX, "events")
+
+
+class _Growing(Log):
+    """A log of which only the newest records are kept: what a follower has not read yet."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.records: list[Record] = []
+
+    def grow(self, made: Iterator[Made], count: int) -> int:
+        """Let go of the records, take in up to ``count`` others; return their events."""
+        self.first += len(self.records)
+        self.records = []
+        events = 0
+        for offset, one in enumerate(made, self.first):
+            events += one.events
+            self.records.append(
+                Record(_TOPIC, 0, offset, one.time_us, CELL_KEY, one.value, HEADERS)
+            )
+            if len(self.records) == count:
+                break
+        return events
+
+    async def partitions(self, topic: str) -> int:
+        if topic != _TOPIC:
+            raise UnknownTopic(topic)
+        return 1
+
+    async def begin(self, topic: str, partition: int) -> int:
+        del topic, partition
+        return self.first
+
+    async def end(self, topic: str, partition: int) -> int:
+        del topic, partition
+        return self.first + len(self.records)
+
+    async def read(
+        self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
+    ) -> list[Record]:
+        del topic, partition, wait_s
+        return self.records[start - self.first : start - self.first + limit]
+
+    async def append(
+        self, topic: str, partition: int | None, entries: Sequence[Entry]
+    ) -> list[int]:
+        raise NotImplementedError
+
+    async def create_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
+        raise NotImplementedError
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicState]:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        return
+
+
+def write_archive(
+    folder: Path, events: int, seed: int, plant: tuple[str, ...] = ()
+) -> tuple[int, int, float, float]:
+    """Archive a log of so many events; return records, events, seconds of it, and of making it."""
+    relax()
+    log = _Growing()
+    made = site_of(events, seed, plant).records(events)
+    records, found, archiving_s, making_s = 0, 0, 0.0, 0.0
+    follower = Follower(log, PREFIX, folder, Options(("events",), EVERY))
+    while True:
+        began = time.perf_counter()
+        found += log.grow(made, EVERY)
+        grown = time.perf_counter()
+        making_s += grown - began
+        if not log.records:
+            return records, found, archiving_s, making_s
+        records += len(log.records)
+        asyncio.run(follower.once())
+        archiving_s += time.perf_counter() - grown
+
+
+#: What somebody would write by hand, over the same files: charged time of leases by tenant.
+BY_HAND = """
+WITH events AS (
+    SELECT decided_us AS t, unnest(event_type) AS type, unnest(event_lease) AS lease,
+           unnest(event_request) AS request, unnest(event_tenant) AS tenant,
+           unnest(event_charge_milli) AS milli
+    FROM read_parquet({files}) WHERE kind = 'decision'
+)
+SELECT r.tenant, CAST(sum(CAST(g.milli AS HUGEINT) * (coalesce(e.t, {until}) - g.t)) AS HUGEINT)
+FROM (FROM events WHERE type = 'lease.granted') AS g
+     JOIN (FROM events WHERE type = 'request.received') AS r ON r.request = g.request
+     LEFT JOIN (FROM events WHERE type = 'lease.ended') AS e ON e.lease = g.lease
+GROUP BY r.tenant ORDER BY r.tenant
+"""
+
+#: One device's day, piece by piece.
+DEVICE_DAY = """
+SELECT x.kind, x.milli, greatest(x.t0, $from_us) AS start_us, least(x.t1, $until_us) AS end_us,
+       grants.lease
+FROM tiles AS x LEFT JOIN grants ON grants.l = x.o
+WHERE x.d = $device AND x.t0 < $until_us AND x.t1 > $from_us ORDER BY start_us
+"""
+
+
+def run(events: int, seed: int, folder: Path | None, memory_mib: int) -> dict[str, Any]:
+    """Make and archive a log, audit the archive, and time each; the folder is for all files."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        archive = Path(scratch) / "archive"
+        records, found, archiving_s, making_s = write_archive(archive, events, seed)
+        size = sum(one.stat().st_size for one in archive.rglob("*.parquet"))
+        # In a process of its own: what making the log has used is no part of the audit.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+            audited = apart.submit(audit, archive, Path(scratch), memory_mib).result()
+    return {
+        "bench": "audit",
+        "workload": "a month of a site: cards, slices, shares and nodes leased, ended and cleaned",
+        "seed": seed,
+        "records": records,
+        "events": found,
+        "made_events_per_s": round(found / making_s),
+        "archive_s": round(archiving_s, 1),
+        "archive_events_per_s": round(found / archiving_s),
+        "archive_bytes_per_event": round(size / found, 1),
+        **audited,
+    }
+
+
+def audit(archive: Path, scratch: Path, memory_mib: int) -> dict[str, Any]:
+    """Audit an archive as a whole; then ask it what an auditor asks."""
+    began = time.perf_counter()
+    room = Room(str(scratch / "books.duckdb"), memory_mib, scratch / "spill")
+    books = open_books(archive, PREFIX, room)
+    books.meter()
+    metered = time.perf_counter()
+    books.bill(MONTH, _tariff())
+    billed = books.rows(
+        "SELECT count(*), CAST(sum(list_atto) AS HUGEINT) // 1000000000 FROM charges"
+    )
+    done = time.perf_counter()
+    findings = {kind: count for kind, (count, _) in books.findings().items()}
+    ended = time.perf_counter()
+    day = [_device_day(books, number) for number in range(5)]
+    total = _seconds_by_state(books)
+    tenants = books.rows(
+        "SELECT tenant, CAST(sum(CAST(milli AS HUGEINT) * (t1 - t0)) AS HUGEINT)"
+        " FROM tiles JOIN owners USING (o) WHERE kind LIKE 'allocated %' GROUP BY tenant"
+    )
+    books.close()
+    peak = peak_rss_mib()
+    return {
+        "full_audit_s": round(ended - began, 1),
+        "meter_s": round(metered - began, 1),
+        "bill_s": round(done - metered, 1),
+        "checks_s": round(ended - done, 1),
+        "peak_rss_mib": peak,
+        "found": findings,
+        "charges": billed[0][0],
+        "list_nanos": billed[0][1],
+        "gpu_seconds": total,
+        "device_day_ms": round(1000 * median(day), 1),
+        **_by_tenant(archive, scratch, memory_mib, dict(tenants)),
+    }
+
+
+def _tariff() -> Tariff:
+    prices = {
+        "book": "bench", "currency": "EUR", "issuer": "bench", "provider": "bench",
+        "host": "bench", "account": "bench",
+        "prices": [
+            {
+                "sku": "gpu", "unit": "GPU-Hours", "list_nanos": 2_500_000_001,
+                "valid_from": "2026-01-01T00:00:00Z", "author": "bench", "reason": "a benchmark",
+            }
+        ],
+    }  # fmt: skip
+    return Tariff(read_prices(json.dumps(prices).encode()), POLICIES["pool"])
+
+
+def _device_day(books: Books, number: int) -> float:
+    """Return the seconds that one device's day takes, of a card and day that nobody asked yet."""
+    from_us = MONTH.start_us + (3 + number) * DAY_US
+    about = {"device": 41 + 7 * number, "from_us": from_us, "until_us": from_us + DAY_US}
+    began = time.perf_counter()
+    books.db.execute(DEVICE_DAY, about).fetchall()
+    return time.perf_counter() - began
+
+
+def _seconds_by_state(books: Books) -> dict[str, int]:
+    """Return GPU-seconds, rounded, by what became of them."""
+    rows = books.rows(
+        "SELECT split_part(CAST(kind AS VARCHAR), ' ', 1) AS state,"
+        " CAST(sum(CAST(milli AS HUGEINT) * (t1 - t0)) // 1000000000 AS BIGINT)"
+        " FROM tiles GROUP BY state ORDER BY state"
+    )
+    return dict(rows)
+
+
+def _by_tenant(
+    archive: Path, scratch: Path, memory_mib: int, wanted: dict[str, int]
+) -> dict[str, Any]:
+    """Time GPU seconds by tenant in turn with what somebody would write by hand, from the files.
+
+    Raise `RuntimeError` where ours are not those of the books.
+    """
+    files = [str(one) for one in files_of(archive, PREFIX)[0]]
+    ours, by_hand = [], []
+    for _ in range(3):
+        began = time.perf_counter()
+        books = open_books(archive, PREFIX, Room(":memory:", memory_mib, scratch / "spill"))
+        found = books.tenants()
+        ours.append(time.perf_counter() - began)
+        until = books.rows("SELECT max(known_us) FROM known")[0][0]
+        books.close()
+        if found != wanted:
+            raise RuntimeError("GPU time by tenant is not that of the books")
+        db = Room(":memory:", memory_mib, scratch / "spill").open()
+        began = time.perf_counter()
+        db.execute(BY_HAND.format(files=files, until=until)).fetchall()
+        by_hand.append(time.perf_counter() - began)
+        db.close()
+    return {
+        "tenants_s": round(median(ours), 2),
+        "by_hand_s": round(median(by_hand), 2),
+        "meter_ratio": round(median(ours) / median(by_hand), 2),
+    }

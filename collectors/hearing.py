@@ -1,0 +1,39 @@
+"""Which orders a node's agent takes, and why it refuses the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collectors.journal import Journal
+    from schemas.messages import Order
+
+__all__ = ["not_for_this"]
+
+
+def not_for_this(
+    order: Order, journal: Journal, cell: str, node: str
+) -> tuple[str, dict[str, Any]]:
+    """Say why an order is none for this boot of this node, by a code; empty: it is one."""
+    said = {
+        "other-cell": (order.cell, cell),
+        "other-node": (order.node, node),
+        "other-incarnation": (order.incarnation, journal.fact("incarnation")),
+    }
+    for code, (named, mine) in said.items():
+        if named != mine:
+            return code, {"named": named, "here": mine}
+    if order.kind != "partition":
+        return "", {}
+    newest = journal.fact(f"newest {order.units[0]}")
+    if newest is not None and _number(order.order) < _number(newest):
+        # The ledger has ordered something else of the device since, on another plan.
+        return "older-order", {"newest": newest}
+    late = order.due_us is not None and journal.clock.wall_us() > order.due_us
+    return ("past-due", {"due_us": order.due_us}) if late else ("", {})
+
+
+def _number(order: str) -> int:
+    """Return the number in an order's id, which the ledger counts up; 0 where there is none."""
+    number = order.rpartition("-o")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0

@@ -1,0 +1,168 @@
+"""``gpuledger report``: ready questions, each with its own options.
+
+The questions of an auditor are SQL with a description (`ledger.audit.texts.REPORTS`); their
+options are made from it when one is asked for. Other modules add commands to the same group.
+"""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ledger.cli.audit import Asking, CsvOption, show_result, told
+from ledger.cli.common import Session, Usage, command, table
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ledger.audit.texts import Parameter, Text
+
+__all__ = ["register"]
+
+#: Parameters that are times: they are told to the database in UTC.
+_TIMES = frozenset({"at", "from", "to"})
+
+#: Of every report: they may not be the names of parameters.
+_SHARED = ("csv", "as_of", "asking")
+
+
+class _Group(TyperGroup):
+    """Ready questions beside the commands of the group; ``report`` alone is ``report list``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's own
+        from ledger.audit.texts import REPORTS
+
+        return [*super().list_commands(ctx), *sorted(REPORTS)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own
+        found = super().get_command(ctx, cmd_name)
+        if found is not None:
+            return found
+        from ledger.audit.texts import REPORTS
+
+        text = REPORTS.get(cmd_name)
+        if text is None:
+            return None
+        one = typer.Typer(rich_markup_mode=None)
+        command(one, cmd_name)(_function(text))
+        made = typer.main.get_command(one)
+        made.name = cmd_name
+        return made
+
+
+_group = typer.Typer(
+    cls=_Group,
+    help="Ready questions; 'gpuledger report list' has them all with their options.",
+    no_args_is_help=False,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(_group, "list")(list_reports)
+    app.add_typer(_group, name="report")
+
+
+def list_reports(session: Session) -> None:
+    """List the ready questions and what they are asked with; [..] may be left out."""
+    from ledger.audit.texts import REPORTS
+
+    if session.json:
+        for text in sorted(REPORTS.values(), key=lambda one: one.name):
+            session.emit(_plain(text), "")
+        return
+    rows = [
+        [text.name, " ".join(map(_option_word, text.parameters)), text.meaning]
+        for text in sorted(REPORTS.values(), key=lambda one: one.name)
+    ]
+    session.emit({}, table(["report", "options", "question"], rows).rstrip("\n"))
+
+
+def _option_word(one: Parameter) -> str:
+    return f"--{one.name}" if one.default is None else f"[--{one.name}]"
+
+
+def _plain(text: Text) -> dict[str, Any]:
+    return {
+        "report": text.name,
+        "question": text.meaning,
+        "options": [
+            {"name": one.name, "required": one.default is None, "meaning": one.meaning}
+            for one in text.parameters
+        ],
+        "columns": [
+            {"name": one.name, "type": one.type, "meaning": one.meaning} for one in text.columns
+        ],
+        "sql": text.query,
+    }
+
+
+def _function(text: Text) -> Callable[..., Awaitable[None]]:
+    """Return the command that asks a ready question."""
+
+    async def ask(session: Session, **values: Any) -> None:  # noqa: ANN401 - of the options
+        asking: Asking = values["asking"]
+        if values["csv"] and session.json:
+            raise Usage("--csv and --json are two forms; give one of them")
+        parameters = {
+            one.name: _value(one.name, values[_variable(one.name)]) for one in text.parameters
+        }
+        async with asking.open(session, values["as_of"]) as auditor:
+            result = await auditor.ask(text.query, parameters, report=text.name)
+            show_result(session, result, csv=values["csv"])
+            told(session, auditor)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("session", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Session),
+        *map(_option, text.parameters),
+        inspect.Parameter("csv", keyword, default=False, annotation=CsvOption),
+        inspect.Parameter("as_of", keyword, default=None, annotation=_AsOf),
+        inspect.Parameter("asking", keyword, annotation=Asking),
+    ]
+    ask.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    ask.__annotations__ = {one.name: one.annotation for one in parameters}
+    ask.__doc__ = f"{text.meaning}\n\nColumns: {', '.join(one.name for one in text.columns)}."
+    return ask
+
+
+_AsOf = Annotated[
+    str | None,
+    typer.Option("--log-at", metavar="POSITION", help="only the log up to a time or record"),
+]
+
+
+def _variable(name: str) -> str:
+    return f"{name}_" if name == "from" else name
+
+
+def _option(one: Parameter) -> inspect.Parameter:
+    required = one.default is None
+    option = typer.Option(f"--{one.name}", help=one.meaning)
+    return inspect.Parameter(
+        _variable(one.name),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if required else None,
+        annotation=Annotated[str if required else str | None, option],
+    )
+
+
+def _value(name: str, given: str | None) -> str | None:
+    """Return a parameter as the database takes it; raise `Usage` for a time that is none."""
+    if name not in _TIMES or given is None:
+        return given
+    try:
+        time = datetime.fromisoformat(given)
+    except ValueError:
+        raise Usage(f"--{name} is a time such as 2026-01-31T12:00:00Z, not {given!r}") from None
+    return (time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)).isoformat()

@@ -1,0 +1,6 @@
+"""The same inputs under another policy: what would have been different, estimated.
+
+``history``: what a log tells of work and nodes; ``work``: how long a lease would run and a
+node would take; ``changes``: what is asked to be otherwise; ``world``: the cell as it would
+have been; ``sums`` and ``compare``: what both come to, side by side.
+"""

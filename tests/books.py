@@ -1,0 +1,194 @@
+"""Metering and the bill counted three ways, on as many random logs as are asked for.
+
+``python -m tests.books --logs 1000`` draws logs to which everything happens, and holds against
+each other: the meter and the bill of the ledger (record by record, through the state), plain
+Python over the events (`tests.metering_oracle`, `tests.billing_oracle`, no code of the
+ledger), and the books that a database makes of the archive (`ledger.books`). All must be equal
+to the microsecond and to the nano. The exit status is 1 where one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ledger.archive.files import Builder
+from ledger.archive.folder import file_path
+from ledger.books.make import open_books
+from ledger.log.port import Record
+from tests.billing_oracle import oracle_bill
+from tests.billing_support import (
+    EVERYTHING,
+    FOREVER_MONTH,
+    charges,
+    issued,
+    oracle_prices,
+    tariff,
+)
+from tests.metering_logs import FOREVER, metered, random_log, sums
+from tests.metering_oracle import Oracle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ledger.billing.charges import Charge
+    from ledger.books.make import Books
+
+__all__ = ["STEPS", "Counted", "archived", "by_books", "by_ledger", "by_ledger_times", "by_oracle"]
+__all__ += ["compare", "of_books"]
+
+STEPS = 150
+TOPIC = "gpuledger.events"
+
+#: (device, unit, state, cause, owner) -> thousandths x µs.
+Times = Counter[Any]
+#: (device, unit, state, cause, from, until, milli, owner, payer, price, nano, list, agreed).
+Line = tuple[Any, ...]
+
+
+class Counted(NamedTuple):
+    """What one way of counting says of a log: time, and the lines of its bill in order."""
+
+    times: Times
+    lines: list[Line]
+
+
+def by_ledger(values: Sequence[bytes]) -> Counted:
+    """Count by the meter and the bill."""
+    bill = charges(issued(values, FOREVER_MONTH, tariff()).origins)
+    return Counted(by_ledger_times(values), sorted(map(_line, bill)))
+
+
+def by_ledger_times(values: Sequence[bytes]) -> Times:
+    """Count time by the meter."""
+    rows, _ = metered(values)
+    return sums(row for row in rows if row.state != "reserved")
+
+
+def _line(one: Charge) -> Line:
+    held = one.piece.holding
+    return (
+        one.piece.device, one.piece.unit, one.piece.state, one.piece.cause, one.start_s, one.end_s,
+        one.piece.milli, (held.lease or held.request) if held else "",
+        held.tenant if held and one.holder_pays else "", one.price.id, one.priced_nano,
+        one.list_atto, one.contracted_atto,
+    )  # fmt: skip
+
+
+def by_oracle(values: Sequence[bytes]) -> Counted:
+    """Count by plain Python over the events."""
+    oracle = Oracle(values)
+    times = {key: n for key, n in oracle.sums(0, FOREVER).items() if key[2] != "reserved"}
+    bill = oracle_bill(
+        oracle, 0, FOREVER_MONTH.end_us // 1_000_000, oracle_prices(), set(EVERYTHING.holder_pays)
+    )
+    lines = [
+        (
+            one["device"], one["unit"], one["state"], one["cause"], one["start"], one["end"],
+            one["milli"], one["owner"], one["payer"], one["price"]["id"], one["nano"], one["list"],
+            one["contracted"],
+        )
+        for one in bill
+    ]  # fmt: skip
+    return Counted(Counter(times), sorted(lines))
+
+
+def archived(logs: Sequence[Sequence[bytes]], folder: Path) -> None:
+    """Write logs as the partitions of one archive."""
+    for number, values in enumerate(logs):
+        builder = Builder(TOPIC, number, len(logs))
+        for offset, value in enumerate(values):
+            builder.add(Record(TOPIC, number, offset, offset, b"c", value))
+        first, last, data = builder.finish()
+        path = file_path(folder, TOPIC, number, first, last)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+
+
+_TIMES = """
+SELECT devices.p, devices.device, coalesce(slices.slice, devices.device),
+       split_part(kind, ' ', 1), split_part(kind, ' ', 2), coalesce(owner, ''),
+       CAST(sum(CAST(milli AS HUGEINT) * (tiles.t1 - tiles.t0)) AS HUGEINT)
+FROM tiles JOIN devices USING (d) LEFT JOIN slices USING (s) LEFT JOIN owners USING (o)
+GROUP BY ALL
+"""
+_LINES = """
+SELECT devices.p, devices.device, coalesce(slices.slice, devices.device),
+       split_part(kind, ' ', 1), split_part(kind, ' ', 2), start_s, end_s, milli,
+       coalesce(owner, ''), CASE WHEN holder_pays THEN tenant ELSE '' END, price, nano,
+       list_atto, agreed_atto
+FROM charges JOIN devices USING (d) LEFT JOIN slices USING (s) LEFT JOIN owners USING (o)
+"""
+
+
+def by_books(logs: Sequence[Sequence[bytes]]) -> list[Counted]:
+    """Count all logs at once by the books of an archive of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        archived(logs, Path(folder))
+        books = open_books(Path(folder))
+        books.meter()
+        books.bill(FOREVER_MONTH, tariff())
+        found = of_books(books, len(logs))
+        books.close()
+    return found
+
+
+def of_books(books: Books, count: int) -> list[Counted]:
+    """Return what books say of each of their partitions; their bill must have been made."""
+    times: defaultdict[int, Times] = defaultdict(Counter)
+    lines: defaultdict[int, list[Line]] = defaultdict(list)
+    for number, *key, amount in books.rows(_TIMES):
+        times[number][tuple(key)] = amount
+    for number, *line in books.rows(_LINES):
+        lines[number].append(tuple(line))
+    return [Counted(times[number], sorted(lines[number])) for number in range(count)]
+
+
+def compare(seeds: Sequence[int], steps: int = STEPS) -> list[str]:
+    """Return what is not the same in the logs of some seeds, in words."""
+    logs = [random_log(seed, steps) for seed in seeds]
+    wrong = []
+    for seed, values, books in zip(seeds, logs, by_books(logs), strict=True):
+        wanted = by_oracle(values)
+        for name, found in (("ledger", by_ledger(values)), ("books", books)):
+            for what, mine, theirs in (
+                ("times", sorted(found.times.items()), sorted(wanted.times.items())),
+                ("lines", found.lines, wanted.lines),
+            ):
+                differ = [one for one in mine if one not in theirs]
+                differ += [one for one in theirs if one not in mine]
+                if differ or mine != theirs:
+                    wrong.append(f"seed {seed}: {what} of the {name} differ: {differ[:2]}")
+    return wrong
+
+
+def main() -> int:
+    """Compare the logs of the seeds that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--logs", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--at-once", type=int, default=50, help="logs that one archive holds")
+    asked = parser.parse_args()
+    began, wrong, done = time.monotonic(), 0, 0
+    seeds = range(asked.first, asked.first + asked.logs)
+    for at in range(0, asked.logs, asked.at_once):
+        chosen = seeds[at : at + asked.at_once]
+        for text in compare(chosen, asked.steps):
+            wrong += 1
+            sys.stdout.write(f"{text}\n")
+        random_log.cache_clear()
+        done += len(chosen)
+        sys.stderr.write(f"\r{done} of {asked.logs} logs, {wrong} differences")
+    seconds = time.monotonic() - began
+    sys.stdout.write(f"\n{done} logs of {asked.steps} acts, {wrong} differences, {seconds:.0f} s\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
