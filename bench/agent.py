@@ -33,7 +33,7 @@ from ledger.log.topics import apply
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LIMIT_PCT", "run"]
+__all__ = ["LIMIT_PCT", "run", "weigh"]
 
 #: What an agent may cost with 8 GPUs and a round a second.
 LIMIT_PCT = 0.5
@@ -49,12 +49,11 @@ def run(gpus: int, seconds: float) -> Iterator[dict[str, Any]]:
     for mig in (False, True):
         for use in (False, True):
             with tempfile.TemporaryDirectory() as folder:
-                yield asyncio.run(_measure(Path(folder), gpus, seconds, mig=mig, use=use))
+                yield asyncio.run(weigh(Path(folder), gpus, seconds, mig=mig, use=use))
 
 
-async def _measure(
-    folder: Path, gpus: int, seconds: float, *, mig: bool, use: bool
-) -> dict[str, Any]:
+async def weigh(folder: Path, gpus: int, seconds: float, *, mig: bool, use: bool) -> dict[str, Any]:
+    """Let an agent run for so long, in a folder of its own; return its row."""
     described = folder / "node.json"
     board = {"board": _BOARD, "count": gpus, "mig": mig, "layout": _SLICES if mig else []}
     described.write_bytes(orjson.dumps({"gpu": [board]}))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from collectors.journal import Journal, OrderRow
+    from collectors.mig_plan import Step
     from collectors.nvml.reader import NvmlReader
     from collectors.nvml.readings import Device
     from collectors.nvml.report import Standing
@@ -78,7 +79,7 @@ class PartitionWork:
         self._end_change(planned, outcome)
         return None
 
-    def _planned(self, row: OrderRow, device: Device) -> Any:  # noqa: ANN401 - steps or a refusal
+    def _planned(self, row: OrderRow, device: Device) -> tuple[Step, ...] | Refusal:
         """Return the steps of an order, or why it is refused."""
         if row.kind == "mode":
             units = [device.uuid, *slices_of(device)]

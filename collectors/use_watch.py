@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from collectors.idleness import AFTER_US, Idleness
 from collectors.tasks import Said
 from collectors.telling import Teller
-from collectors.use_window import Window, busy_of
+from collectors.use_window import Window, busy_of, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,7 +80,8 @@ class UseWatch:
 
     async def sample(self) -> Said | None:
         """Take a sample; return the window's record when one is over."""
-        now_us = self._journal.clock.steady_us()
+        # A sample that comes a little early ends a window rather than one that comes late.
+        now_us = self._journal.clock.steady_us() + self.options.sample_us // 2
         wide = now_us - self._began_us >= self.options.window_us
         counted = wide or now_us - self._counted_us >= self.options.counters_us
         uuids = list(self._devices())
@@ -104,18 +105,19 @@ class UseWatch:
         """Say how busy the leases' units were; shared ones once a window, by their processes."""
         held = self._journal.held()
         busy = {unit: value for use in uses for unit, value in busy_of(use).items()}
+        work = {unit: value for use in uses for unit, value in work_of(use).items()}
         by_device = {use.uuid: use for use in uses}
         #: Time that is sampled -> lease -> its units.
         seen: dict[int, dict[str, list[int | None]]] = {}
         for lease, unit, exclusive in held:
             if exclusive:
                 span_us = spans.slices_us if unit.startswith("MIG-") else spans.devices_us
-                part = busy.get(unit)
+                part, did = busy.get(unit), work.get(unit)
             else:
                 span_us = spans.shared_us
-                part = self._part(by_device.get(unit), lease) if span_us else None
+                part, did = self._part(by_device.get(unit), lease) if span_us else (None, None)
             if span_us:
-                seen.setdefault(span_us, {}).setdefault(lease, []).append(part)
+                seen.setdefault(span_us, {}).setdefault(lease, []).append(did)
                 self._window.add_lease(lease, unit, span_us, part)
         edges = [
             edge
@@ -129,17 +131,21 @@ class UseWatch:
                     self._teller.say("task.use", **edge._asdict())
                 self._journal.keep(_IDLE, self._idleness.told)
 
-    def _part(self, use: DeviceUse | None, lease: str) -> int | None:
-        """Return what a lease's processes used of a device that it shares (thousandths).
+    def _part(self, use: DeviceUse | None, lease: str) -> tuple[int | None, int | None]:
+        """Return what a lease's processes used of a device that it shares, and of anything.
 
-        A process that does not say whose it is might be its own: then nothing is known.
+        In thousandths. A process that does not say whose it is might be its own: then nothing
+        is known.
         """
         if use is None or use.processes is None:
-            return None
+            return None, None
         whose = {one.pid: self._processes.lease(one.pid) for one in use.processes}
         if None in whose.values():
-            return None
-        return 10 * sum(one.sm_percent for one in use.processes if whose[one.pid] == lease)
+            return None, None
+        mine = [one for one in use.processes if whose[one.pid] == lease]
+        engines = ("sm_percent", "memory_percent", "encoder_percent", "decoder_percent")
+        did = max((getattr(one, name) for one in mine for name in engines), default=0)
+        return 10 * sum(one.sm_percent for one in mine), 10 * did
 
     # -- windows ----------------------------------------------------------------------
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from collectors.nvml.codes import ABSENT, word
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from collectors.nvml.readings import DeviceUse, InstanceUse
 
-__all__ = ["Window", "busy_of"]
+__all__ = ["Window", "busy_of", "work_of"]
 
 #: Means of a device: field of the record -> what a sample has of it.
 _MEANS: dict[str, Callable[[DeviceUse], int | None]] = {
@@ -38,6 +40,11 @@ _COUNTERS = {
 }
 
 
+#: Calls that tell of an engine, and why one may tell nothing without anything being wrong.
+_ENGINES = ("utilization", "encoder", "decoder")
+_ABSENT = [word(one) for one in ABSENT]
+
+
 def _permille(percent: int | None) -> int | None:
     return None if percent is None else 10 * percent
 
@@ -51,6 +58,26 @@ def busy_of(use: DeviceUse) -> dict[str, int | None]:
     for one in use.instances:
         alone = len(one.units) == 1
         found |= dict.fromkeys(one.units, one.busy_permille if alone else None)
+    return found
+
+
+def work_of(use: DeviceUse) -> dict[str, int | None]:
+    """Return how much of anything each unit did (thousandths), by UUID; None: not measured.
+
+    An encoder or decoder that works leaves the rest of a device alone, and no lease that uses
+    it is idle; in a GPU instance only the memory that it moves tells.
+    """
+    engines = (use.gpu_percent, use.memory_percent, use.encoder_percent, use.decoder_percent)
+    found = busy_of(use)
+    if any(use.missing.get(call, _ABSENT[0]) not in _ABSENT for call in _ENGINES):
+        found[use.uuid] = None
+    elif found[use.uuid] is not None:
+        found[use.uuid] = 10 * max(one for one in engines if one is not None)
+    for one in use.instances:
+        counted = (one.busy_permille, one.sm_permille, one.dram_permille)
+        for unit in one.units:
+            if found[unit] is not None:
+                found[unit] = max(value for value in counted if value is not None)
     return found
 
 

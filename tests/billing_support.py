@@ -98,7 +98,7 @@ def issued(
     periods: Iterable[Period] | None = None,
     grace_us: int = 3 * DAY,
 ) -> Bill:
-    """Return a month's bill, read as `bill_log` reads a log: once more where facts are late."""
+    """Return a month's bill, read as `meter_log` reads a log: once more where facts are late."""
     around = [month] if periods is None else list(periods)
     found, known_us = _collected(values, Collector(month, around, grace_us))
     if found.late:

@@ -21,7 +21,7 @@ from ledger.operations.boundary import RULES, Boundary
 from ledger.operations.checks import AREAS, checks
 from ledger.operations.measure import Window
 from ledger.operations.questions import QUESTIONS, answers
-from ledger.operations.stories import LIFE, QUOTA, RECOVERY, REFUSAL
+from ledger.operations.stories import LIFE, QUOTA, RECOVERY
 from ledger.reading import Seen
 from ledger.verify import verify_log
 from processors.embedded import EmbeddedLoop
@@ -104,7 +104,7 @@ def test_the_script_shows_everything_and_the_log_bears_it_out(run: Run) -> None:
         assert len(set(one.places)) == len(one.places) <= 3
     assert run.verified.ok
     assert run.verified.digest == run.trial.digest == run.report.more["digest"]
-    assert {LIFE, RECOVERY, REFUSAL, QUOTA} == set(run.trial.stories.found)
+    assert {LIFE, RECOVERY, QUOTA} == set(run.trial.stories.found)
     assert not [
         words
         for section in run.report.sections

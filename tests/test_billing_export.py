@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger.billing.checks import RULES, check_export
-from ledger.billing.collect import Bill, bill_log
+from ledger.billing.collect import Bill, bill_of, meter_log
 from ledger.billing.export import FORMATS, ClosedMonth, NoExport, read_exports, write_bill
 from ledger.billing.focus import COLUMNS, rows_of
 from ledger.billing.prices import NoPrice, read_prices
@@ -100,8 +100,8 @@ async def bills(path: Path, chosen: Tariff = POOL) -> tuple[Bill, Bill]:
     """Return the bills of October and November of the log in a file."""
     log = await logged(path)
     try:
-        first = await bill_log(log, PREFIX, OCTOBER, chosen)
-        return first, await bill_log(log, PREFIX, NOVEMBER, chosen)
+        first, second = [await meter_log(log, PREFIX, one) for one in (OCTOBER, NOVEMBER)]
+        return bill_of(first, chosen), bill_of(second, chosen)
     finally:
         await log.close()
 

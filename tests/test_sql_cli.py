@@ -159,7 +159,7 @@ def test_the_list_of_reports(run: Any) -> None:
     assert ["at", "device", "tenant", "node"] == [
         one["name"] for one in plain["who-held"]["options"]
     ]
-    for name in REPORTS:
+    for name in ("who-held", "policy-diff"):
         shown = run("report", name, "--help")
         assert 0 == shown.exit_code
         assert all(f"--{one.name}" in shown.stdout for one in REPORTS[name].parameters)

@@ -155,6 +155,44 @@ async def test_an_idle_card_is_reclaimed_and_a_used_one_is_not() -> None:
     assert "stopping" == rig.cell.state.leases[lease].state
 
 
+@pytest.mark.parametrize("engine", ["encoder", "decoder", "memory"])
+async def test_a_lease_that_uses_another_engine_alone_is_not_idle(engine: str) -> None:
+    """Its GPU is busy for nothing, and its work is work."""
+    rig = Rig(("L40S",))
+    await leased(rig)
+    gpu = rig.node.gpus[0]
+    gpu.media_percent = (int(engine == "encoder"), int(engine == "decoder"))
+    gpu.utilization = (0, int(engine == "memory"))
+    windows = await watched(rig, rig.agent.use_watch(), 100)
+    assert 0 == windows[-1]["devices"][0]["busy_permille"]
+    assert "task.use" not in {said.type for _, said, _ in rig.journal.unsent(100)}
+
+
+async def test_an_engine_that_cannot_be_asked_may_be_at_work() -> None:
+    """An encoder that fails to tell is not one that does nothing."""
+    rig = Rig(("L40S",))
+    await leased(rig)
+    rig.node.faults = [Fault("nvmlDeviceGetEncoderUtilization", Code.UNKNOWN)]
+    await watched(rig, rig.agent.use_watch(), 100)
+    assert "task.use" not in {said.type for _, said, _ in rig.journal.unsent(100)}
+
+
+async def test_a_slice_that_moves_memory_is_not_idle() -> None:
+    """Decoding in a slice shows in its memory's bandwidth alone."""
+    rig = Rig(("H100-80GB",))
+    made, _ = put_slice(rig.node.gpus[0], "3g.40gb", 4)
+    await leased(rig, MIG)
+    gpu = rig.node.gpus[0]
+    gpu.gpm_of = {made.id: {1: 0.0, 2: 0.0, 10: 0.2}}
+    watch = rig.agent.use_watch()
+    await watched(rig, watch, 100)
+    assert "task.use" not in {said.type for _, said, _ in rig.journal.unsent(100)}
+    gpu.gpm_of = {made.id: {1: 0.0, 2: 0.0, 10: 0.0}}
+    await watched(rig, watch, 100)
+    (said,) = [said.data for _, said, _ in rig.journal.unsent(100) if said.type == "task.use"]
+    assert said["idle"]
+
+
 async def test_c41_a_device_that_does_not_answer_is_not_idle() -> None:
     """Every other sample fails: no idle edge in ten minutes, and half of the time is measured."""
     rig = Rig(("L40S",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from asyncio import run
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,16 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 
+BOOK = book(price("gpu", "GPU-Hours", 1_000_000_000))
+
+
 def cell() -> list[bytes]:
     """Return the records of a cell in which one waits for another to end."""
     found = Cell()
+    found.feed(
+        "prices.apply", json.loads(BOOK) | {"author": "finance", "reason": "budget"},
+        source="/operator",
+    )  # fmt: skip
     found.submit("a", at_us=10_000_000)
     found.submit("b", at_us=20_000_000)
     found.runs(found.lease("a").id, 110)
@@ -60,7 +68,7 @@ def plain(url: str, *arguments: str) -> dict[str, Any]:
 def test_nothing_changed(url: str, tmp_path: Path) -> None:
     """Every difference is zero, with its two numbers; the assumptions are there."""
     prices = tmp_path / "prices.json"
-    prices.write_bytes(book(price("gpu", "GPU-Hours", 1_000_000_000)))
+    prices.write_bytes(BOOK)
     found = plain(url, "--prices", str(prices))
     numbers = list(pairs(found))
     assert len(numbers) > 30
@@ -71,6 +79,17 @@ def test_nothing_changed(url: str, tmp_path: Path) -> None:
     assert found["assumptions"]
     assert [] == found["seeds"]
     assert "every decision is the recorded one" in call(url).stdout
+
+
+def test_the_prices_on_record(url: str, tmp_path: Path) -> None:
+    """The book on record says what its file would; without a word of cost there is none."""
+    prices = tmp_path / "prices.json"
+    prices.write_bytes(BOOK)
+    wanted = plain(url, "--prices", str(prices))["cost"]["payers"]
+    assert wanted["t"]["contracted_atto"]["recorded"] > 0
+    assert wanted == plain(url, "--cost")["cost"]["payers"]
+    assert wanted == plain(url, "--book", "prices")["cost"]["payers"]
+    assert "cost" not in plain(url)
 
 
 def test_one_device_more(url: str) -> None:
@@ -118,6 +137,8 @@ NOES: dict[str, tuple[list[str], int, str]] = {
     "an unknown placement": (["--placement", "worst-fit"], 2, "placement"),
     "like nobody": (["--add-nodes", "1@like-n9"], 1, "no node n9"),
     "an unknown cell": (["--cell", "elsewhere"], 1, "no cell elsewhere"),
+    "a book that is not on record": (["--book", "other"], 1, "price book other has to be on"),
+    "two books": (["--book", "prices", "--prices", "x.yaml"], 2, "one of them"),
     "backwards": (["--from", "9", "--to", "3"], 2, "is after"),
 }  # fmt: skip
 

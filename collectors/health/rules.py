@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from collectors.health.xids import ACTIONS, Ends, effect_of
+from collectors.health.xids import Ends, action_of, effect_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,15 +174,13 @@ def _driver_says(memory: Memory, signs: Signs, *, struck: bool) -> tuple[Memory,
     before, memory = memory.action, replace(memory, action=action, need="", need_text="")
     if action in (0, before) or struck:
         return memory, []
-    known = ACTIONS.get(action)
-    ends: Ends = "device" if known is None else known.work
-    fault = Fault(f"recovery-action-{action}", _verdict_text(action), ends)
-    return memory, [replace(fault, evidence={"before": before})]
+    text, ends = _verdict_text(action), action_of(action).work
+    fault = Fault(f"recovery-action-{action}", text, ends, evidence={"before": before})
+    return memory, [fault]
 
 
 def _verdict_text(action: int) -> str:
-    known = ACTIONS.get(action)
-    return f"the driver asks to {f'take action {action}' if known is None else known.text}"
+    return f"the driver asks to {action_of(action).text}"
 
 
 def _reset_seen(memory: Memory, seen: Seen) -> Memory:

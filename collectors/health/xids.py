@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["ACTIONS", "XIDS", "Action", "Effect", "Ends", "Xid", "effect_of"]
+__all__ = ["ACTIONS", "XIDS", "Action", "Effect", "Ends", "Xid", "action_of", "effect_of"]
 
 Ends = Literal["none", "scope", "linked", "device"]
 #: What a device needs: to be reset before it is used again, or to be reset when what runs on
@@ -38,7 +38,6 @@ class Action:
 
     text: str
     work: Ends = "none"
-    need: Need = "reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +90,20 @@ XIDS: dict[int, Xid] = {
 
 #: By NVML's number; 0 asks for nothing.
 ACTIONS: dict[int, Action] = {
-    0: Action("do nothing", need=""),
+    0: Action("do nothing"),
     1: Action("reset the GPU", "device"),
     2: Action("reboot the node", "device"),
     3: Action("drain peer-to-peer traffic", "linked"),
-    4: Action("drain and reset the GPU", need="drain"),
+    4: Action("drain and reset the GPU"),
     5: Action("recover the IMEX domain", "linked"),
     6: Action("reset the bus", "device"),
     7: Action("reboot the system", "device"),
 }
 
-#: An action that a newer driver has made up is taken as one that cannot wait.
-_UNKNOWN_ACTION = Action("do something that is not known here", "device")
+
+def action_of(number: int) -> Action:
+    """Return a recovery action; one that a newer driver has made up cannot wait."""
+    return ACTIONS.get(number) or Action(f"take action {number}", "device")
 
 
 def effect_of(xid: int, action: int | None) -> Effect:
@@ -115,8 +116,7 @@ def effect_of(xid: int, action: int | None) -> Effect:
         # A device that needs a reset at once does no work until then.
         at_once: Ends = "device" if known.need == "reset" else "none"
         return Effect(known.text, _more(known.work, at_once), known.need)
-    asked = ACTIONS.get(action, _UNKNOWN_ACTION)
-    return Effect(known.text, _more(known.work, asked.work), "")
+    return Effect(known.text, _more(known.work, action_of(action).work), "")
 
 
 def _more(one: Ends, other: Ends) -> Ends:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from ledger.archive.columns import RAW, SCHEMA, records_of, table_of
 from ledger.archive.event_columns import EVENT_COLUMNS, REPEATED
 from ledger.archive.usage_columns import USAGE_COLUMNS, USAGE_REPEATED
 from ledger.log.port import LogDamaged
+from ledger.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +128,7 @@ class Builder:
             "first": self._first,
             "last": self._next - 1,
             "raw": self.raw,
-            "writer": _version(),
+            "writer": f"gpuledger {version()}",
         }
         named = {f"{_MARK}{name}": f"{value}" for name, value in facts.items()}
         self._writer.add_key_value_metadata({_SEAL: _BLANK.decode(), **named})
@@ -276,13 +276,3 @@ def _seal_place(data: memoryview | bytes) -> int | None:
     if found < 0 or found + len(name) + len(_BLANK) > len(end):
         return None
     return len(data) - len(end) + found + len(name)
-
-
-@cache
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - once, when asked
-
-    try:
-        return f"gpuledger {version('gpuledger')}"
-    except PackageNotFoundError:
-        return "gpuledger (from its source)"

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,6 @@ import sys
 import time
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
@@ -26,6 +26,7 @@ from ledger.audit.tables import QUERIES
 from ledger.client import default_source
 from ledger.log.url import open_log
 from ledger.reading import Damaged
+from ledger.version import version
 from ledger.wire import full_name
 from schemas.audit import MAX_QUERY_CHARACTERS, AuditQuery
 from schemas.events import EVENT_MODELS
@@ -55,7 +56,7 @@ class Room:
     def __init__(self, limits: Limits) -> None:
         """Start it, with an environment that says nothing of the one that asks."""
         self._limits = limits
-        self._damaged_topic = "events"
+        self._topic = "events"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from ledger.audit.room import main; main()"],
             stdin=subprocess.PIPE,
@@ -67,7 +68,6 @@ class Room:
                 "OMP_NUM_THREADS": "1",
             },
         )
-        self._partition = 0
         known = {"version": RECORD_VERSION, "events": list(EVENT_MODELS)}
         self._send(b"C", orjson.dumps({"limits": limits.plain(), "known": known}))
 
@@ -75,9 +75,9 @@ class Room:
         """Add rows of one table; before `settle`."""
         self._send(b"T", table.name.encode() + b"\0" + arrow_bytes(rows))
 
-    def take(self, topic: str, partition: int, rows: pa.Table) -> None:
+    def take(self, topic: str, rows: pa.Table) -> None:
         """Take in raw rows of one partition; before `settle`. Raises as `settle` does."""
-        self._damaged_topic, self._partition = topic, partition
+        self._topic = topic
         self._send(b"R", arrow_bytes(rows))
 
     def settle(self) -> None:
@@ -99,8 +99,7 @@ class Room:
         self._send(b"Q", payload)
         letter, answer = self._reply()
         assert letter == b"A"
-        import json  # noqa: PLC0415 - an integer may have more than 64 bits
-
+        # Not orjson: an integer may have more than 64 bits.
         plain = json.loads(answer)
         if "error" in plain:
             raise (AtLimit if plain["error"] == "limit" else BadQuery)(plain["text"])
@@ -136,8 +135,7 @@ class Room:
             plain = orjson.loads(frame[1])
             if plain["error"] == "damaged":
                 raise Damaged(
-                    self._damaged_topic, self._partition, plain["offset"], plain["code"],
-                    plain["text"],
+                    self._topic, plain["partition"], plain["offset"], plain["code"], plain["text"]
                 )  # fmt: skip
             raise AtLimit(plain["text"])
         return frame
@@ -180,7 +178,7 @@ async def load(
         for partition in range(await log.partitions(topic)):
             end = 0
             async for rows in raw_rows(log, prefix, partition, upto):
-                room.take(topic, partition, rows)
+                room.take(topic, rows)
                 end += rows.num_rows
             ends.append(end)
         room.put(QUERIES, await queries_of(log, prefix))
@@ -278,10 +276,7 @@ async def audit(
 
 def client_name() -> str:
     """Return which version of this program asks (U4)."""
-    try:
-        return f"gpuledger {version('gpuledger')}"
-    except PackageNotFoundError:
-        return "gpuledger, run from its source"
+    return f"gpuledger {version()}"
 
 
 def _line(text: str) -> str:

@@ -18,6 +18,9 @@ __all__ = ["arrow_bytes", "arrow_table", "read_frame", "write_frame"]
 
 _HEAD = struct.Struct(">cQ")
 
+#: Rows of one part of an Arrow stream.
+_PART = 8_192
+
 
 def write_frame(stream: IO[bytes], letter: bytes, payload: bytes) -> None:
     """Write one frame and flush it."""
@@ -40,7 +43,8 @@ def arrow_bytes(rows: pa.Table) -> bytes:
     """Return rows as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
+        # In parts, so that the database can take them apart on several threads.
+        writer.write_table(rows, max_chunksize=_PART)
     return bytes(sink.getvalue())
 
 

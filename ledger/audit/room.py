@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import orjson
+import pyarrow as pa
 
 from ledger.audit.frames import arrow_bytes, arrow_table, read_frame, write_frame
 from ledger.audit.sql import (
@@ -74,6 +75,7 @@ class _Room:
         self._verdicts: dict[int, Verdicts] = {}
         self._null = os.open(os.devnull, os.O_WRONLY)
         self._known = Known(0, ())
+        self._partition = 0
         self.limits = Limits()
         self.ledger = Ledger(self.limits, ())
 
@@ -85,8 +87,8 @@ class _Room:
             try:
                 acts[frame[0]](frame[1])
             except Unreadable as fault:
-                self._say(b"E", error="damaged", offset=fault.offset, code=fault.code,
-                          text=fault.detail)  # fmt: skip
+                self._say(b"E", error="damaged", partition=self._partition, offset=fault.offset,
+                          code=fault.code, text=fault.detail)  # fmt: skip
             except AtLimit as error:
                 self._say(b"E", error="limit", text=str(error))
             except (duckdb.OutOfMemoryException, MemoryError):
@@ -111,7 +113,7 @@ class _Room:
     def _raw(self, payload: bytes) -> None:
         rows = arrow_table(payload)
         if rows.num_rows:
-            partition = rows["partition"][0].as_py()
+            partition = self._partition = rows["partition"][0].as_py()
             verdicts = self._verdicts.setdefault(partition, Verdicts())
             take_rows(self.ledger.db, rows, verdicts, self._known)
 
@@ -175,8 +177,6 @@ class _Room:
     def _export(self, payload: bytes) -> None:
         """Send all rows of one of this program's own queries."""
         reader = self.ledger.db.sql(payload.decode()).to_arrow_reader(_EXPORTED)
-        import pyarrow as pa  # noqa: PLC0415 - loaded already
-
         sent = 0
         for batch in reader:
             write_frame(self._answers, b"B", arrow_bytes(pa.Table.from_batches([batch])))

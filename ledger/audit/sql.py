@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ledger.audit.tables import Table
-    from ledger.audit.texts import Text
 
 __all__ = [
     "AtLimit",
@@ -106,8 +105,8 @@ def plain_value(value: object) -> Any:  # noqa: ANN401 - whatever the database r
 class Ledger:
     """A copy of the ledger in memory. `put` rows, `lock` once, then `query`."""
 
-    def __init__(self, limits: Limits, tables: Sequence[Table], texts: Sequence[Text] = ()) -> None:
-        """Make the tables; ``texts`` are the views and macros over them."""
+    def __init__(self, limits: Limits, tables: Sequence[Table]) -> None:
+        """Make the tables."""
         self.limits = limits
         self.db = duckdb.connect()
         # Without this a name of a Python variable is a table.
@@ -121,8 +120,6 @@ class Ledger:
         for table in tables:
             columns = ", ".join(f'"{name}" {kind}' for name, kind, _ in table.columns)
             self.db.execute(f"CREATE TABLE {table.name} ({columns})")
-        for text in texts:
-            self.db.execute(text.create)
 
     def put(self, table: Table, rows: pa.Table) -> None:
         """Add rows of one table."""
@@ -133,10 +130,6 @@ class Ledger:
             raise too_large(self.limits) from error
         finally:
             self.db.unregister("incoming")
-
-    def clear(self, table: Table) -> None:
-        """Take all rows out of one table, so that others can be put there."""
-        self.db.execute(f"DELETE FROM {table.name}")  # noqa: S608 - a name of this program's
 
     def lock(self) -> None:
         """Turn off every way out, for good."""
@@ -200,10 +193,6 @@ class Ledger:
                     return Result(names, types, rows, "bytes" if left_bytes < 0 else "rows")
                 rows.append(row)
         return Result(names, types, rows)
-
-    def close(self) -> None:
-        """Let go of the memory."""
-        self.db.close()
 
 
 def out_of_time(limits: Limits) -> AtLimit:

@@ -5,7 +5,8 @@ A file begins with comment lines, which are its description; the rest is one SEL
     -- view: claims
     -- one row a claim: who wrote the partition from then on
     -- column offset BIGINT: its place in the partition
-    -- parameter at = 2026-01-31T02:13:07Z: the instant, UTC
+    -- parameter at: the instant, UTC
+    -- parameter tenant = : only this one's; it may be left out
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from functools import cache
 from importlib import resources
 from itertools import takewhile
 
-__all__ = ["MACROS", "REPORTS", "TEXTS", "VIEWS", "Column", "Parameter", "Text", "parse"]
+__all__ = ["REPORTS", "TEXTS", "VIEWS", "Column", "Parameter", "Text", "parse"]
 
 _KINDS = ("view", "macro", "report")
 _HEAD = re.compile(rf"-- ({'|'.join(_KINDS)}): ([a-z_-]+)(?:\(([a-z_, ]*)\))?")
 _COLUMN = re.compile(r"-- column (\S+) ([A-Z_]+(?:\([0-9, ]+\))?(?:\[\])?): (\S.*)")
-_PARAMETER = re.compile(r"-- parameter ([a-z_]+)(?: = (\S*))?: (\S.*)")
+_PARAMETER = re.compile(r"-- parameter ([a-z_]+)( = )?: (\S.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What a report or macro is asked with. ``default`` None: it has to be given.
-
-    An empty default means any.
-    """
+    """What a report is asked with; one that is not ``required`` and not given means any."""
 
     name: str
-    default: str | None
+    required: bool
     meaning: str
 
 
@@ -91,7 +89,7 @@ def _parse_one(text: str) -> Text:
         if match := _COLUMN.fullmatch(line):
             columns.append(Column(*match.groups()))
         elif match := _PARAMETER.fullmatch(line):
-            parameters.append(Parameter(*match.groups()))
+            parameters.append(Parameter(match[1], match[2] is None, match[3]))
         else:
             meaning.append(line.removeprefix("--").strip())
     query = "\n".join(lines[1 + len(comments) :]).strip()
@@ -113,6 +111,5 @@ def _all(folder: str) -> tuple[Text, ...]:
 #: Views and macros of an audit, each after those that it is made of.
 TEXTS = _all("views")
 VIEWS = tuple(one for one in TEXTS if one.kind == "view")
-MACROS = tuple(one for one in TEXTS if one.kind == "macro")
 #: Reports by name.
 REPORTS = {one.name: one for one in _all("reports")}

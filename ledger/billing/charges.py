@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from ledger.metering.policy import MeteringPolicy
     from schemas.prices import Price
 
-__all__ = ["NANO", "Charge", "Origin", "Tariff", "device_charges", "differences"]
+__all__ = ["NANO", "POOL", "Charge", "Origin", "Tariff", "device_charges", "differences"]
 
 #: Priced quantities are in thousand-millionths of their unit, money in those of nanos.
 NANO = 1_000_000_000
+
+#: Who pays for what no tenant pays.
+POOL = "(pool)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,12 @@ class Charge:
     metered_milli_s: int
     priced_nano: int = 0
     corrects: str | None = None
+
+    @property
+    def payer(self) -> str:
+        """Return the tenant that pays, or `POOL`."""
+        held = self.piece.holding
+        return held.tenant if held is not None and self.holder_pays else POOL
 
     @property
     def list_atto(self) -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ledger.metering.calendar import Period
     from ledger.reading import Upto
 
-__all__ = ["Bill", "Collector", "Metered", "bill_log", "bill_of", "meter_log", "month_bill"]
+__all__ = ["Bill", "Collector", "Metered", "bill_of", "meter_log", "month_bill"]
 
 #: (month that the rows are about, cell, device).
 About: TypeAlias = tuple[str, str, str]
@@ -172,11 +172,6 @@ def bill_of(metered: Metered, tariff: Tariff) -> Bill:
             bill.state = min(bill.state, found.state_of(month.name), key=_SETTLED.index)
             bill.known_us = max(bill.known_us, meter.known_us)
     return bill
-
-
-async def bill_log(log: Log, prefix: str, month: Period, tariff: Tariff) -> Bill:
-    """Return the bill of a month; raise as reading the log does, and `NoPrice`."""
-    return bill_of(await meter_log(log, prefix, month), tariff)
 
 
 _SETTLED = ("open", "closing", "closed")

@@ -52,13 +52,9 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from ledger.version import version
 
-        try:
-            number = version("gpuledger")
-        except PackageNotFoundError:
-            number = "(run from its source, not installed)"
-        sys.stdout.write(f"gpuledger {number}\n")
+        sys.stdout.write(f"gpuledger {version()}\n")
         raise typer.Exit
 
 

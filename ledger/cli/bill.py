@@ -11,12 +11,12 @@ import typer
 
 from ledger.cli.checkpoint import CheckpointOption, KeyOption, hold_against, said
 from ledger.cli.common import EXIT_DAMAGED, EXIT_NO, AtOption, No, Session, Usage, command, table
+from ledger.cli.pricing import BookOption, PricesOption, prices_in, recorded_prices
 
 if TYPE_CHECKING:
     from ledger.billing.charges import Tariff
     from ledger.billing.checks import Finding
     from ledger.billing.collect import Bill
-    from ledger.billing.prices import Prices
     from ledger.metering.calendar import Period
 
 __all__ = ["register"]
@@ -30,9 +30,6 @@ class Format(StrEnum):
     JSON = "json"
 
 
-_POOL = "(pool)"
-
-
 def register(app: typer.Typer) -> None:
     """Add the command."""
     command(app, "bill")(bill)
@@ -41,13 +38,8 @@ def register(app: typer.Typer) -> None:
 async def bill(
     session: Session,
     *,
-    prices: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="a price book, YAML or JSON [the one on record]"),
-    ] = None,
-    book: Annotated[
-        str | None, typer.Option(help="the price book on record, if there are several")
-    ] = None,
+    prices: PricesOption = None,
+    book: BookOption = None,
     period: Annotated[
         str | None, typer.Option(metavar="MONTH", help="a month of UTC, as 2026-10")
     ] = None,
@@ -74,17 +66,18 @@ async def bill(
     if check is not None:
         _check(session, check)
         return
-    if period is None or (prices is not None and book is not None):
-        raise Usage("bill takes --period MONTH, and --prices FILE or --book NAME; or --check DIR")
+    if period is None:
+        raise Usage("bill takes --period MONTH; or --check DIR")
     from ledger.billing.charges import Tariff
     from ledger.billing.collect import bill_of, meter_log
     from ledger.billing.export import ClosedMonth, write_bill
-    from ledger.billing.prices import NoBook, NoPrice, prices_on_record
+    from ledger.billing.prices import NoPrice
     from ledger.cli.meter import policy_named
     from ledger.cli.questions import upto_of
+    from ledger.version import version
 
     month, payers = _month(period), policy_named(policy)
-    chosen = None if prices is None else _prices_in(prices)
+    chosen = prices_in(prices, book)
     async with session.open() as log:
         proofs = await hold_against(session, log, checkpoint, key) if checkpoint else []
         if any(one.faults for one in proofs):
@@ -93,27 +86,14 @@ async def bill(
         grace_us = grace_s * 1_000_000
         metered = await meter_log(log, session.prefix, month, grace_us=grace_us, upto=upto_of(at))
     try:
-        tariff = Tariff(chosen or prices_on_record(metered.cells(), book), payers)
+        tariff = Tariff(chosen or recorded_prices(metered.cells(), book), payers)
         found = bill_of(metered, tariff)
         found.checkpoints = {one.origin: one.size for one in proofs}
-        written = [] if to is None else write_bill(to, found, tariff, form.value, _version())
-    except NoBook as error:
-        raise No(f"{error}; gpuledger prices apply FILE, or --prices FILE") from None
+        written = [] if to is None else write_bill(to, found, tariff, form.value, version())
     except (NoPrice, ClosedMonth) as error:
         raise No(str(error)) from None
     plain = _plain(found, tariff, written)
     session.emit(plain, _text(plain))
-
-
-def _prices_in(file: Path) -> Prices:
-    from ledger.billing.prices import read_prices
-    from ledger.formats.documents import NotTheFormat
-
-    try:
-        return read_prices(file.read_bytes())
-    except NotTheFormat as fault:
-        line = f":{fault.line}" if fault.line else ""
-        raise Usage(f"{file}{line}: {fault}") from None
 
 
 def _month(text: str) -> Period:
@@ -129,15 +109,6 @@ def _month(text: str) -> Period:
         raise Usage(str(error)) from None
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("gpuledger")
-    except PackageNotFoundError:
-        return "source"
-
-
 def _plain(found: Bill, tariff: Tariff, written: list[Path]) -> dict[str, Any]:
     """Return the bill's sums by who pays: money in nanos of nanos, exact, and as decimals."""
     from ledger.billing.focus import decimal_text
@@ -146,9 +117,7 @@ def _plain(found: Bill, tariff: Tariff, written: list[Path]) -> dict[str, Any]:
     corrections = 0
     for origin in found.origins:
         for charge in origin.charges:
-            held = charge.piece.holding
-            name = held.tenant if held is not None and charge.holder_pays else _POOL
-            sums = payers.setdefault(name, [0, 0, 0])
+            sums = payers.setdefault(charge.payer, [0, 0, 0])
             sums[0] += charge.metered_milli_s
             sums[1] += charge.list_atto
             sums[2] += charge.contracted_atto

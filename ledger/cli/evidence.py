@@ -61,6 +61,7 @@ async def probe(
     """
     from collectors.link_probe import TOOL, answer
     from collectors.link_probe import probe as measure
+    from ledger.version import version
 
     if (listen is None) == (to is None):
         raise Usage("give --listen or --to")
@@ -75,7 +76,7 @@ async def probe(
         found = await measure(host, port, rounds=rounds, mib=mib)
     except (OSError, TimeoutError) as error:
         raise ConnectionError(f"{host}:{port}: {str(error) or 'no answer in time'}") from None
-    plain = {"tool": TOOL, "version": _version(), **found._asdict(), "measured_us": _now_us()}
+    plain = {"tool": TOOL, "version": version(), **found._asdict(), "measured_us": _now_us()}
     session.emit(
         plain,
         f"latency P50 {found.p50_us} us, P99 {found.p99_us} us (half of {rounds} round trips)\n"
@@ -359,12 +360,3 @@ def _now_us() -> int:
     import time
 
     return time.time_ns() // 1000
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("gpuledger")
-    except PackageNotFoundError:
-        return "source"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ledger.cli.common import No, Session, Usage, command, table
+from ledger.cli.pricing import BookOption, PricesOption, prices_in, recorded_prices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import tzinfo
 
-    from ledger.billing.prices import Prices
     from ledger.core.state import State
     from ledger.operations.gather import Edges, Gathered
     from ledger.operations.measure import Report, Window
@@ -28,13 +28,8 @@ class Told:
     """Options of every report: how it is told, what time costs, where the log is cut."""
 
     zone: Annotated[str, typer.Option(help="time zone of months, days and times")] = "UTC"
-    prices: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="a price book, YAML or JSON [the one on record]"),
-    ] = None
-    book: Annotated[
-        str | None, typer.Option(help="the price book on record, if there are several")
-    ] = None
+    prices: PricesOption = None
+    book: BookOption = None
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="write one self-contained page there")
     ] = None
@@ -218,7 +213,7 @@ async def _gather(
     from ledger.operations.gather import edges_of, gather
     from ledger.reading import cells_of
 
-    upto, given = upto_of(told.at), _prices_in(told)
+    upto, given = upto_of(told.at), prices_in(told.prices, told.book)
     async with session.open() as log:
         edges = await edges_of(log, session.prefix, upto)
         if edges is None:
@@ -229,41 +224,16 @@ async def _gather(
             progress=session.progress("reading"),
         )  # fmt: skip
     cells = cells_of(folds)
-    prices = given or _prices_on_record(told, list(cells.values()))
+    prices = given
+    # Without any prices a report is told without money.
+    if given is None and (told.book or any(one.price_books for one in cells.values())):
+        prices = recorded_prices(cells.values(), told.book)
     try:
         for one in found:
             one.finish(prices)
     except NoPrice as error:
         raise No(str(error)) from None
     return found, cells
-
-
-def _prices_in(told: Told) -> Prices | None:
-    """Return the price book of a file, if one was named; raise `Usage` where it is none."""
-    from ledger.billing.prices import read_prices
-    from ledger.formats.documents import NotTheFormat
-
-    if told.prices is None:
-        return None
-    if told.book is not None:
-        raise Usage("--prices FILE or --book NAME: one of them")
-    try:
-        return read_prices(told.prices.read_bytes())
-    except NotTheFormat as fault:
-        line = f":{fault.line}" if fault.line else ""
-        raise Usage(f"{told.prices}{line}: {fault}") from None
-
-
-def _prices_on_record(told: Told, cells: list[State]) -> Prices | None:
-    """Return the price book on record; None where none is, or several and none was named."""
-    from ledger.billing.prices import NoBook, prices_on_record
-
-    try:
-        return prices_on_record(cells, told.book)
-    except NoBook as error:
-        if told.book is not None or any(one.price_books for one in cells):
-            raise No(str(error)) from None
-        return None
 
 
 def _tell(session: Session, told: Told, report: Report) -> None:

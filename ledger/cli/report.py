@@ -26,9 +26,6 @@ __all__ = ["register"]
 #: Parameters that are times: they are told to the database in UTC.
 _TIMES = frozenset({"at", "from", "to"})
 
-#: Of every report: they may not be the names of parameters.
-_SHARED = ("csv", "as_of", "asking")
-
 
 class _Group(TyperGroup):
     """Ready questions beside the commands of the group; ``report`` alone is ``report list``."""
@@ -89,7 +86,7 @@ def list_reports(session: Session) -> None:
 
 
 def _option_word(one: Parameter) -> str:
-    return f"--{one.name}" if one.default is None else f"[--{one.name}]"
+    return f"--{one.name}" if one.required else f"[--{one.name}]"
 
 
 def _plain(text: Text) -> dict[str, Any]:
@@ -97,7 +94,7 @@ def _plain(text: Text) -> dict[str, Any]:
         "report": text.name,
         "question": text.meaning,
         "options": [
-            {"name": one.name, "required": one.default is None, "meaning": one.meaning}
+            {"name": one.name, "required": one.required, "meaning": one.meaning}
             for one in text.parameters
         ],
         "columns": [
@@ -147,13 +144,12 @@ def _variable(name: str) -> str:
 
 
 def _option(one: Parameter) -> inspect.Parameter:
-    required = one.default is None
     option = typer.Option(f"--{one.name}", help=one.meaning)
     return inspect.Parameter(
         _variable(one.name),
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if required else None,
-        annotation=Annotated[str if required else str | None, option],
+        default=inspect.Parameter.empty if one.required else None,
+        annotation=Annotated[str if one.required else str | None, option],
     )
 
 

@@ -12,9 +12,9 @@ import typer
 
 from ledger.cli.common import No, Session, Usage, table, user_name
 from ledger.cli.positions import FromOption, Starts, ToOption, passed_over, places_of, position_of
+from ledger.cli.pricing import BookOption, PricesOption, prices_in, recorded_prices
 
 if TYPE_CHECKING:
-    from ledger.billing.charges import Tariff
     from ledger.counterfactual.changes import AddedNodes, Changes
     from ledger.policy_files import PolicyRecord
 
@@ -106,10 +106,12 @@ async def replay(
     since: FromOption = "begin",
     to: ToOption = "end",
     cell: Annotated[str | None, typer.Option(help="in this cell [the only one]")] = None,
-    prices: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="a price book: what it would have cost")
-    ] = None,
     *,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="also what it would have cost; so do --prices, --book")
+    ] = False,
+    prices: PricesOption = None,
+    book: BookOption = None,
     starts: Starts,
 ) -> None:
     """Decide the recorded inputs again under other rules, and say what would be different.
@@ -117,6 +119,7 @@ async def replay(
     Waits, interruptions, use, fragmentation, cost: each with both numbers. An estimate: what
     it takes for granted is said with it. Without a change nothing differs.
     """
+    from ledger.billing.charges import Tariff
     from ledger.billing.prices import NoPrice
     from ledger.cli.positions import stores_of
     from ledger.counterfactual.compare import compared
@@ -124,8 +127,10 @@ async def replay(
     from ledger.counterfactual.replay import NoCell, Options
     from ledger.counterfactual.replay import replay as run
     from ledger.counterfactual.world import Refused
+    from ledger.metering.policy import POLICIES
 
-    changes, tariff = otherwise.changes(), _tariff(prices)
+    changes, chosen = otherwise.changes(), prices_in(prices, book)
+    priced = cost or chosen is not None or book is not None
     positions = position_of(since, "--from"), position_of(to, "--to")
     stores = stores_of(session, starts)
     async with session.open() as log:
@@ -136,7 +141,7 @@ async def replay(
         asked = otherwise.overcommit is not None
         peaks = await read_peaks(log, session.prefix) if asked else None
         progress = session.progress("replaying")
-        options = Options(cell, rows=tariff is not None, peaks=peaks, progress=progress)
+        options = Options(cell, rows=priced, peaks=peaks, progress=progress)
         try:
             found = await run(log, session.prefix, (start, end), changes, options, stores)
         except NoCell as error:
@@ -148,25 +153,16 @@ async def replay(
     passed_over(session, stores)
     if found.world.missing():
         raise No(f"there is no node {', '.join(found.world.missing())} to be like")
+    tariff = None
+    if priced:
+        # The book as it is at the end, in both worlds at once: prices decide nothing.
+        chosen = chosen or recorded_prices([found.world.state], book)
+        tariff = Tariff(chosen, POLICIES["pool"])
     try:
         plain = compared(found, changes.lines(), tariff)
     except NoPrice as error:
         raise No(str(error)) from None
     session.emit(plain, "" if session.json else _text(plain))
-
-
-def _tariff(path: Path | None) -> Tariff | None:
-    if path is None:
-        return None
-    from ledger.billing.charges import Tariff
-    from ledger.billing.prices import read_prices
-    from ledger.formats.documents import NotTheFormat
-    from ledger.metering.policy import POLICIES
-
-    try:
-        return Tariff(read_prices(path.read_bytes()), POLICIES["pool"])
-    except NotTheFormat as fault:
-        raise Usage(f"{path}: {fault}") from None
 
 
 # -- in words ---------------------------------------------------------------------------

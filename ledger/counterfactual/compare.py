@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ledger.billing.charges import device_charges
@@ -14,10 +15,7 @@ if TYPE_CHECKING:
     from ledger.counterfactual.replay import Outcome
     from ledger.counterfactual.sums import Asked, Sums
 
-__all__ = ["ASSUMPTIONS", "POOL", "compared"]
-
-#: Who pays for what no tenant pays.
-POOL = "(pool)"
+__all__ = ["ASSUMPTIONS", "compared"]
 
 _PPM = 1_000_000
 
@@ -201,22 +199,19 @@ def _total(waits: list[int | None]) -> int:
 
 
 def _interruptions(both: tuple[Sums, Sums]) -> dict[str, Any]:
-    def reasons(sums: Sums) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for (_, reason), count in sums.interrupted.items():
-            found[reason] = found.get(reason, 0) + count
-        return found
+    def by(at: int) -> Callable[[Sums], Counter[str]]:
+        def counts(sums: Sums) -> Counter[str]:
+            found: Counter[str] = Counter()
+            for key, count in sums.interrupted.items():
+                found[key[at]] += count
+            return found
 
-    def tenants(sums: Sums) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for (tenant, _), count in sums.interrupted.items():
-            found[tenant] = found.get(tenant, 0) + count
-        return found
+        return counts
 
     return {
         "total": _pair(both, lambda one: one.interrupted.total()),
-        "by_reason": _pairs(both, reasons),
-        "by_tenant": _pairs(both, tenants),
+        "by_reason": _pairs(both, by(1)),
+        "by_tenant": _pairs(both, by(0)),
         "lost_milli_us": _pair(both, lambda one: one.lost_milli_us.total()),
     }
 
@@ -298,8 +293,7 @@ def _payers(sums: Sums, tariff: Tariff) -> dict[str, tuple[int, int]]:
     for rows in sums.rows.values():
         for origin in device_charges(rows, start_s, end_s, tariff):
             for charge in origin.charges:
-                held = charge.piece.holding
-                name = held.tenant if held is not None and charge.holder_pays else POOL
-                seconds, atto = found.get(name, (0, 0))
-                found[name] = (seconds + charge.metered_milli_s, atto + charge.contracted_atto)
+                seconds, atto = found.get(charge.payer, (0, 0))
+                sums = (seconds + charge.metered_milli_s, atto + charge.contracted_atto)
+                found[charge.payer] = sums
     return found

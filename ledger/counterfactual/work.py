@@ -116,8 +116,7 @@ class Work:
         for key, orders in self.history.orders.items():
             for one in orders:
                 if one.answer is not None and one.answer.type != "order.failed":
-                    steps = max(len(key) - 2, 1) if key[0] == "partition" else 1
-                    found[key[0]].append(one.answer.after_us // steps)
+                    found[key[0]].append(one.answer.after_us // _steps_of(key))
         return Durations(
             _median(starts, _START_US),
             _median(found["stop"], _STOP_US),
@@ -206,9 +205,8 @@ class Work:
         return self._usual(key, one)
 
     def _usual(self, key: OrderKey, one: Ordered | None) -> Reply:
-        steps = max(len(key) - 2, 1) if key[0] == "partition" else 1
         kind = "partition_step" if key[0] == "partition" else key[0]
-        after_us = getattr(self.durations, kind)[0] * steps
+        after_us = getattr(self.durations, kind)[0] * _steps_of(key)
         if one is not None and one.answer is not None:
             after_us = one.answer.after_us
         elif one is not None:
@@ -216,6 +214,11 @@ class Work:
             closed_us = self.history.last_us if one.closed_us is None else one.closed_us
             after_us = max(after_us, closed_us - one.issued_us + 1)
         return Reply(after_us, LAST, "task.ended" if key[0] == "stop" else "order.done", {})
+
+
+def _steps_of(key: OrderKey) -> int:
+    """Return how many steps an order is: those of a partition order follow kind and device."""
+    return max(len(key) - 2, 1) if key[0] == "partition" else 1
 
 
 def _starts(run: Run) -> list[int]:

@@ -45,7 +45,7 @@ class Reading:
     """What was read: a window of time, and the records behind its figures.
 
     ``read`` are all records that were folded: what an instant holds follows from everything
-    before it, and some facts come late. ``window`` are those whose time lies in the window.
+    before it, and some facts come late. ``within`` are those whose time lies in the window.
     """
 
     window: Window

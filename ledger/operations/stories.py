@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from ledger.operations.measure import Window
     from ledger.reading import Seen
 
-__all__ = ["LIFE", "QUOTA", "RECOVERY", "REFUSAL", "Stories", "Story"]
+__all__ = ["LIFE", "QUOTA", "RECOVERY", "Stories", "Story"]
 
 #: Kinds of story.
-LIFE, RECOVERY, REFUSAL, QUOTA = "life", "recovery", "refusal", "quota"
+LIFE, RECOVERY, QUOTA = "life", "recovery", "quota"
 
 
 @dataclass(slots=True)
@@ -63,11 +63,6 @@ class Stories:
         kind = event["type"]
         if kind == "request.received":
             self._live[event["request"]] = Story(event["request"])
-        elif kind == "request.rejected":
-            if REFUSAL not in self.found:
-                numbers = {"code": event["code"], **event["numbers"]}
-                refused = self.found[REFUSAL] = Story(event["request"], numbers=numbers)
-                refused.add(seen, sentence(event))
         elif kind in ("quota.asked", "quota.answered"):
             self._quota(seen, event)
         elif kind == "order.issued" and event["kind"] == "clean":

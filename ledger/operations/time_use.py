@@ -6,21 +6,24 @@ so it is exact until it is told, and told so that the parts sum to the whole.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.billing.prices import UNITS as PRICED
 from ledger.billing.seconds import apportion
 from ledger.metering.report import Report as Sums
-from ledger.metering.rows import GPU_HOUR_MILLI_US, Ended, Row, clip
+from ledger.metering.rows import GPU_HOUR_MILLI_US, Ended, Row
 from ledger.operations.causes import FREE, KINDS, USED, divide
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ledger.billing.prices import Prices
     from ledger.metering.report import Totals
     from ledger.operations.measure import Window
 
-__all__ = ["Hardware", "TimeUse", "bounds_of"]
+__all__ = ["Hardware", "TimeUse"]
 
 #: Pool and model: what advice is given for.
 Hardware = tuple[str, str]
@@ -31,7 +34,7 @@ _STEPS_US = tuple(_HOUR_US * hours for hours in (1, 6, 24, 24 * 7))
 _MOST_BARS = 62
 
 
-def bounds_of(window: Window) -> tuple[int, ...]:
+def _bounds_of(window: Window) -> tuple[int, ...]:
     """Return the bounds of the bars of a picture of the window: equal steps, the last shorter."""
     start_us, end_us = window
     length_us = end_us - start_us
@@ -57,7 +60,7 @@ class TimeUse:
         """Begin with nothing."""
         self.window = window
         self.prices: Prices | None = None
-        self.bounds = bounds_of(window)
+        self.bounds = _bounds_of(window)
         self.kinds: Counter[str] = Counter()
         #: (number of the bar, kind of time) -> capacity x time.
         self.bars: Counter[tuple[int, str]] = Counter()
@@ -78,8 +81,9 @@ class TimeUse:
         self._sums.take(one)
         if isinstance(one, Ended):
             return
-        whole = (self.window.start_us, self.window.end_us)
-        for _, start_us, end_us in clip(one, whole):
+        start_us = max(one.start_us, self.window.start_us)
+        end_us = min(one.end_us, self.window.end_us)
+        if start_us < end_us:
             self._count(one, start_us, end_us)
 
     def finish(self, prices: Prices | None = None) -> None:
@@ -102,17 +106,26 @@ class TimeUse:
         kinds = self.of_hardware.setdefault(hardware, Counter())
         tenant = held.tenant if held is not None and row.state == "allocated" else ""
         about = (row.model, held.profile if held else "", held.delivery if held else "")
+        bars = list(self._bars_of(start_us, end_us))
         for kind, milli in parts:
             self.kinds[kind] += milli * span_us
             kinds[kind] += milli * span_us
-            for at, first_us, last_us in clip(row, self.bounds):
-                self.bars[at, kind] += milli * (last_us - first_us)
+            for at, length_us in bars:
+                self.bars[at, kind] += milli * length_us
             if tenant:
                 self.by_tenant.setdefault(tenant, Counter())[kind] += milli * span_us
             _, priced = self._priced.setdefault(_Priced(*about, kind, tenant), (row, Counter()))
             priced[start_us] += milli
             priced[end_us] -= milli
         self._change(row, hardware, start_us, end_us)
+
+    def _bars_of(self, start_us: int, end_us: int) -> Iterator[tuple[int, int]]:
+        """Yield the bars of a picture that a time lies in, and how much of it lies in each."""
+        bounds = self.bounds
+        for at in range(bisect_right(bounds, start_us) - 1, len(bounds) - 1):
+            if bounds[at] >= end_us:
+                return
+            yield at, min(bounds[at + 1], end_us) - max(bounds[at], start_us)
 
     def _change(self, row: Row, hardware: Hardware, start_us: int, end_us: int) -> None:
         if row.state not in ("allocated", "idle"):

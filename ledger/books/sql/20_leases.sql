@@ -1,7 +1,7 @@
 -- Requests, and the leases that they were granted, from when until when.
 
 CREATE TABLE requests AS
-SELECT c, request, tenant, need_delivery AS delivery,
+SELECT c, request, tenant,
        CASE WHEN mode = 'whole' THEN 1000 WHEN most > 0 THEN 1000 // most ELSE milli END AS milli,
        coalesce(need_delivery, mode) AS priced_as
 FROM (
@@ -12,15 +12,18 @@ FROM (
     FROM src WHERE input_type = 'request.submit'
 ) WHERE type = 'request.received';
 
-CREATE TABLE grants AS
-SELECT CAST(row_number() OVER () AS INTEGER) AS l, * EXCLUDE (type)
+CREATE TABLE granted AS
+SELECT g.* EXCLUDE (type), r.tenant, r.priced_as, r.milli
 FROM (
     SELECT c, k AS k0, t AS t0, unnest(event_type) AS type, unnest(event_lease) AS lease,
            unnest(event_request) AS request, unnest(event_node) AS node,
            unnest(event_unit) AS unit, unnest(event_units) AS units,
            unnest(event_unit_nodes) AS nodes
     FROM src WHERE list_contains(event_type, 'lease.granted')
-) WHERE type = 'lease.granted';
+) AS g LEFT JOIN requests AS r USING (c, request) WHERE type = 'lease.granted';
+
+-- A lease's number is that of its row: to count them in order would take one thread.
+CREATE VIEW grants AS SELECT CAST(rowid + 1 AS INTEGER) AS l, * FROM granted;
 
 CREATE TABLE ends AS
 SELECT * EXCLUDE (type)

@@ -47,17 +47,16 @@ FROM capped JOIN known USING (p) WHERE health <> 'gone' AND room > 0;
 
 CREATE TABLE tenants AS
 WITH held AS (
-    SELECT c, lease, request, t0, unit FROM grants WHERE units IS NULL
+    SELECT c, lease, tenant, milli, t0, unit FROM grants WHERE units IS NULL
     UNION ALL
-    SELECT c, lease, request, t0, unnest(units) FROM grants WHERE units IS NOT NULL
+    SELECT c, lease, tenant, milli, t0, unnest(units) FROM grants WHERE units IS NOT NULL
 )
-SELECT r.tenant,
-       CAST(sum(CAST(coalesce(rooms.milli, r.milli) AS HUGEINT)
+SELECT held.tenant,
+       CAST(sum(CAST(coalesce(rooms.milli, held.milli) AS HUGEINT)
                 * (least(coalesce(e.tend, known_us), rooms.t1) - greatest(held.t0, rooms.t0)))
             AS HUGEINT) AS milli_us
 FROM held JOIN units USING (c, unit) JOIN devices USING (d) JOIN known USING (p)
-     JOIN requests AS r ON r.c = held.c AND r.request = held.request
      LEFT JOIN ends AS e ON e.c = held.c AND e.lease = held.lease
      JOIN rooms ON rooms.d = units.d AND rooms.s = units.s
                    AND rooms.t0 < coalesce(e.tend, known_us) AND rooms.t1 > held.t0
-GROUP BY r.tenant;
+GROUP BY held.tenant;

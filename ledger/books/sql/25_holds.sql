@@ -8,11 +8,11 @@ SELECT c, lease, node,
 FROM (
     SELECT c, k, t, unnest(event_type) AS type, unnest(event_lease) AS lease,
            unnest(event_node) AS node
-    FROM src WHERE list_has_any(event_type, ['lease.started', 'part.ended'])
+    FROM src
 ) WHERE type IN ('lease.started', 'part.ended')
 GROUP BY c, lease, node;
 
--- A unit is clean with the first answer to an order to clean it, if it is still on that node.
+-- Answers to orders to clean: a unit is clean with the first, if it is still on that node.
 CREATE TABLE cleaned AS
 WITH issued AS (
     SELECT c, lease, "order", node, unit, units
@@ -27,7 +27,9 @@ closed AS (
     SELECT c, k, t, "order"
     FROM (
         SELECT c, k, t, unnest(event_type) AS type, unnest(event_order) AS "order"
-        FROM src WHERE list_has_any(event_type, ['order.done', 'order.failed', 'order.timed-out'])
+        FROM src
+        WHERE list_contains(event_type, 'order.done') OR list_contains(event_type, 'order.failed')
+              OR list_contains(event_type, 'order.timed-out')
     ) WHERE type IN ('order.done', 'order.failed', 'order.timed-out')
 ),
 answered AS (SELECT issued.*, closed.k, closed.t FROM issued JOIN closed USING (c, "order"))
@@ -36,30 +38,35 @@ UNION ALL
 SELECT c, lease, node, unnest(units), k, t FROM answered WHERE units IS NOT NULL;
 
 -- One row a unit of a lease. ``milli`` is of a whole device or share; a slice has its own.
-CREATE TABLE holds AS
-WITH held AS (
-SELECT CAST(row_number() OVER () AS INTEGER) AS h, g.l, u.d, u.s, g.k0, g.t0, m.kstart, m.tstart,
-       m.kpart, m.tpart, e.kend, e.tend, e.held_us, r.milli,
-       g.c, g.lease, g.unit
+CREATE TABLE held AS
+SELECT g.l, g.c, g.lease, g.unit, u.d, u.s, g.k0, g.t0, m.kstart, m.tstart, m.kpart, m.tpart,
+       e.kend, e.tend, e.held_us, g.milli
 FROM (
-    SELECT l, c, lease, request, k0, t0, unit, node FROM grants WHERE units IS NULL
+    SELECT l, c, lease, milli, k0, t0, unit, node FROM grants WHERE units IS NULL
     UNION ALL
-    SELECT l, c, lease, request, k0, t0, unnest(units), unnest(nodes) FROM grants
+    SELECT l, c, lease, milli, k0, t0, unnest(units), unnest(nodes) FROM grants
     WHERE units IS NOT NULL
 ) AS g
 JOIN units AS u USING (c, unit)
-LEFT JOIN requests AS r USING (c, request)
 LEFT JOIN ends AS e USING (c, lease)
-LEFT JOIN marks AS m USING (c, lease, node)
-),
-clean AS (
-    SELECT h, min(w.k) AS kclean, min(w.t) AS tclean
+LEFT JOIN marks AS m USING (c, lease, node);
+
+CREATE TABLE holds AS
+WITH clean AS (
+    SELECT held.rowid AS h, min(w.k) AS kclean, min(w.t) AS tclean
     FROM held JOIN cleaned AS w USING (c, lease, unit)
          JOIN device_facts AS f ON f.d = held.d AND f.node = w.node
                                 AND f.k <= w.k AND w.k < f.until_k
-    GROUP BY h
+    GROUP BY held.rowid
 )
-SELECT held.* EXCLUDE (c, lease, unit), kclean, tclean FROM held LEFT JOIN clean USING (h);
+SELECT CAST(held.rowid + 1 AS INTEGER) AS h, held.* EXCLUDE (c, lease, unit), kclean, tclean
+FROM held LEFT JOIN clean ON clean.h = held.rowid;
+
+DROP TABLE held;
+
+DROP TABLE cleaned;
+
+DROP TABLE marks;
 
 CREATE TABLE idles AS
 SELECT grants.l, k, t, since_us,
@@ -88,4 +95,6 @@ SELECT CAST(row_number() OVER () AS INTEGER) AS j, u.d, u.s, p.c, p.request, p.k
 FROM places AS p JOIN units AS u USING (c, unit)
      LEFT JOIN ends_of ON ends_of.c = p.c AND ends_of.request = p.request
                     AND (ends_of.k, ends_of.n) > (p.k, p.n)
-GROUP BY u.d, u.s, p.c, p.request, p.k, p.t;
+GROUP BY u.d, u.s, p.c, p.request, p.k, p.t
+-- Kept and granted by one record: it has no time.
+HAVING min(ends_of.k) IS DISTINCT FROM p.k;

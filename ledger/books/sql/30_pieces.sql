@@ -39,6 +39,8 @@ SELECT d, k, t, CAST(what AS TINYINT) AS what, ref,
        CAST(dense_rank() OVER (PARTITION BY d ORDER BY k) AS INTEGER) AS i
 FROM raw;
 
+CREATE VIEW idle_times AS SELECT l, k, until_k FROM idles WHERE since_us IS NOT NULL;
+
 -- One row a device and place; ``until_us`` is when the next comes, or until when all is known.
 CREATE TABLE steps AS
 WITH each AS (
@@ -52,7 +54,7 @@ carried AS (
            last_value(q IGNORE NULLS) OVER ordered AS q,
            last_value(j IGNORE NULLS) OVER ordered AS j
     FROM each JOIN devices USING (d) JOIN known USING (p)
-    WINDOW ordered AS (PARTITION BY d ORDER BY i)
+    WINDOW ordered AS (PARTITION BY d ORDER BY i ROWS UNBOUNDED PRECEDING)
 )
 SELECT carried.* EXCLUDE (j), coalesce(kept.o, 0) AS kept_o
 FROM carried LEFT JOIN kept ON kept.j = carried.j;
@@ -73,17 +75,18 @@ SELECT x.d, x.i, p.t AS t0, p.until_us AS t1, 0 AS s, h.l AS o, h.milli, q.ab,
                            'unavailable quarantined', 'unavailable unhealthy')
                 THEN 'allocated' || q.out[12:]
             WHEN q.out = 'unknown health-unknown' THEN 'allocated health-unknown'
-            WHEN h.l IN (SELECT l FROM idles) AND EXISTS (
-                FROM idles WHERE idles.l = h.l AND idles.since_us IS NOT NULL
-                               AND idles.k <= p.k AND p.k < idles.until_k) THEN 'allocated idle'
+            WHEN y.l IS NOT NULL THEN 'allocated idle'
             WHEN h.kpart <= p.k THEN 'allocated over'
             WHEN h.kstart <= p.k THEN 'allocated running'
             ELSE 'allocated starting' END AS kind
 FROM (SELECT d, h, unnest(range(i0, i1)) AS i FROM held_spans) AS x
      JOIN holds AS h USING (h) JOIN steps AS p ON p.d = x.d AND p.i = x.i
-     JOIN conditions AS q ON q.q = p.q;
+     JOIN conditions AS q ON q.q = p.q
+     LEFT JOIN idle_times AS y ON y.l = h.l AND y.k <= p.k AND p.k < y.until_k;
 
 DELETE FROM pieces WHERE kind IS NULL;
+
+DROP TABLE held_spans;
 
 -- Slices: each at every step of its device while it lives.
 CREATE TABLE slice_steps AS
@@ -98,7 +101,8 @@ changes AS (
     FROM slice_changes
     UNION ALL BY NAME SELECT s, kclean AS k, 0 AS n, 2 AS turn, 0 AS h FROM holds
     WHERE s > 0 AND kclean IS NOT NULL
-    UNION ALL BY NAME SELECT s, k0 AS k, 0 AS n, 3 AS turn, h FROM holds WHERE s > 0
+    UNION ALL BY NAME SELECT s, k0 AS k, 0 AS n, 3 AS turn, h FROM holds
+    WHERE s > 0 AND k0 IS DISTINCT FROM kclean
     UNION ALL BY NAME SELECT s, k1 AS k, 0 AS n, 2 AS turn, 0 AS o FROM kept
     WHERE s > 0 AND k1 IS NOT NULL
     UNION ALL BY NAME SELECT s, k0 AS k, 0 AS n, 3 AS turn, o FROM kept WHERE s > 0
@@ -136,9 +140,7 @@ WITH judged AS (
                                     'unavailable quarantined', 'unavailable unhealthy')
                          THEN 'allocated' || q.out[12:]
                      WHEN q.out = 'unknown health-unknown' THEN 'allocated health-unknown'
-                     WHEN EXISTS (FROM idles WHERE idles.l = h.l AND idles.since_us IS NOT NULL
-                                                 AND idles.k <= x.k AND x.k < idles.until_k)
-                         THEN 'allocated idle'
+                     WHEN y.l IS NOT NULL THEN 'allocated idle'
                      WHEN h.kpart <= x.k THEN 'allocated over'
                      WHEN h.kstart <= x.k THEN 'allocated running'
                      ELSE 'allocated starting' END
@@ -151,6 +153,7 @@ WITH judged AS (
            (NOT x.there, x.start, slices.slice) AS place
     FROM slice_steps AS x JOIN conditions AS q ON q.q = x.q JOIN slices ON slices.s = x.s
          LEFT JOIN holds AS h ON h.h = x.h
+         LEFT JOIN idle_times AS y ON y.l = h.l AND y.k <= x.k AND x.k < y.until_k
     WHERE NOT q.gone
 ),
 held AS (
@@ -184,3 +187,7 @@ FROM steps AS p JOIN conditions AS q ON q.q = p.q
      LEFT JOIN taken ON taken.d = p.d AND taken.i = p.i
      LEFT JOIN parted ON parted.d = p.d AND parted.i = p.i
 WHERE coalesce(taken.milli, 0) < 1000;
+
+DROP TABLE points;
+
+DROP TABLE slice_steps;

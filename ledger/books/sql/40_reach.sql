@@ -85,11 +85,18 @@ FROM parts JOIN pieces AS p ON p.d = parts.d AND p.i = parts.i
                                    AND x.from_us <= parts.t0 AND x.until_us >= parts.t1
 GROUP BY p.d, p.i, p.s, p.o, p.milli, p.ab, parts.t0, parts.t1;
 
-CREATE TABLE corrected_steps AS SELECT DISTINCT d, i FROM corrected;
-
 -- What everything was: rows of time, those of a device tile it.
-CREATE VIEW tiles AS
-SELECT d, s, o, milli, ab, kind, t0, t1 FROM pieces
-WHERE t0 < t1 AND (d, i) NOT IN (FROM corrected_steps)
+DELETE FROM pieces WHERE t0 >= t1 OR (d, i) IN (SELECT (d, i) FROM corrected);
+
+INSERT INTO pieces BY NAME SELECT * FROM corrected WHERE t0 < t1;
+
+ALTER TABLE pieces RENAME TO tiles;
+
+-- Whose a piece is: of a lease, or kept for a request.
+CREATE TABLE owners AS
+SELECT l AS o, lease AS owner, tenant, priced_as AS delivery FROM grants
 UNION ALL
-SELECT d, s, o, milli, ab, kind, t0, t1 FROM corrected WHERE t0 < t1;
+SELECT DISTINCT o, request, requests.tenant, requests.priced_as
+FROM kept LEFT JOIN requests USING (c, request);
+
+DROP TABLE steps;

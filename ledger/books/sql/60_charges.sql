@@ -1,12 +1,5 @@
 -- What each piece of each run of seconds costs, and whom: ``price`` holds a book's prices.
 
-CREATE TABLE owners AS
-SELECT l AS o, lease AS owner, requests.tenant, requests.priced_as AS delivery
-FROM grants LEFT JOIN requests USING (c, request)
-UNION ALL
-SELECT DISTINCT o, request, requests.tenant, requests.priced_as
-FROM kept LEFT JOIN requests USING (c, request);
-
 CREATE TABLE epochs AS
 SELECT n AS e, at_s AS from_s, coalesce(lead(at_s) OVER (ORDER BY at_s), 9223372036854775807) AS until_s
 FROM (
@@ -35,55 +28,57 @@ QUALIFY row_number() OVER (
     ORDER BY price.profile IS NOT NULL DESC, price.delivery IS NOT NULL DESC,
              price.model IS NOT NULL DESC, price.valid_from_s DESC) = 1;
 
--- The pieces of layouts that are more than one, in the order of a bill.
-CREATE TABLE members AS
-WITH each AS (SELECT g, unnest(content, recursive := true) FROM layouts)
-SELECT each.*, row_number() OVER (
-           PARTITION BY g ORDER BY slices.slice NULLS FIRST, owners.owner NULLS FIRST, kind) AS n,
-       kind IN (FROM pays) AND each.o <> 0 AS holder_pays,
-       bool_or(kind IN (FROM pays) AND each.o <> 0) OVER (PARTITION BY g) AS paid
-FROM each LEFT JOIN slices USING (s) LEFT JOIN owners USING (o);
+-- A device's pieces at one time are billed in the order of their units, then of their owners.
+CREATE TABLE places AS
+SELECT s, profile, row_number() OVER (ORDER BY slice) AS place FROM slices
+UNION ALL SELECT 0, '', 0;
 
 CREATE TABLE lines AS
 WITH single AS (
-    SELECT d, start_s, end_s, 0 AS n, 0 AS s, CAST((g >> 31) - 2147483648 AS INTEGER) AS o,
+    SELECT d, start_s, end_s, 0 AS s, CAST((g >> 31) - 2147483648 AS INTEGER) AS o,
            1000 AS milli, CAST(g >> 6 & 33554431 AS INTEGER) AS ab,
-           enum_range(NULL::kind)[(g & 63) + 1] AS kind
+           enum_range(NULL::kind)[(g & 63) + 1] AS kind, false AS paid
     FROM seconds WHERE g >= 0
+    UNION ALL BY NAME
+    SELECT x.d, x.start_s, x.end_s, p.s, p.o, p.milli, p.ab, p.kind,
+           kind LIKE 'absent %' AND bool_or(p.o <> 0 AND p.kind IN (FROM pays))
+               OVER (PARTITION BY x.d, x.start_s) AS paid
+    FROM seconds AS x JOIN tiles AS p ON p.d = x.d AND p.t0 = x.t0 WHERE x.g < 0
 ),
 every AS (
-    SELECT *, kind IN (FROM pays) AND o <> 0 AS holder_pays FROM single
-    WHERE kind NOT LIKE 'absent %' OR (kind IN (FROM pays) AND o <> 0)
-    UNION ALL BY NAME
-    SELECT d, start_s, end_s, n, s, o, milli, ab, kind, holder_pays
-    FROM seconds JOIN members USING (g) WHERE kind NOT LIKE 'absent %' OR paid
+    SELECT * EXCLUDE (paid), o <> 0 AND kind IN (FROM pays) AS holder_pays FROM single
+    WHERE paid OR kind NOT LIKE 'absent %' OR (o <> 0 AND kind IN (FROM pays))
 ),
 cut AS (
     SELECT every.* EXCLUDE (start_s, end_s), e, greatest(start_s, from_s) AS start_s,
            least(end_s, until_s) AS end_s
     FROM every JOIN epochs ON start_s < until_s AND end_s > from_s
 )
-SELECT cut.* EXCLUDE (e), t.id AS price, t.size, t.list_nanos, t.agreed_nanos,
+SELECT cut.* EXCLUDE (e), t.id AS price, t.size, t.list_nanos, t.agreed_nanos, places.place,
+       CASE WHEN milli < 1000 AND cut.s = 0 THEN coalesce(owners.owner, '') ELSE '' END AS turn,
        milli * (end_s - start_s) * 1000000000 AS amount
-FROM cut LEFT JOIN owners USING (o) LEFT JOIN slices USING (s)
+FROM cut JOIN places USING (s) LEFT JOIN owners USING (o)
      LEFT JOIN tariff AS t
      ON t.e = cut.e AND t.ab = cut.ab
-        AND t.profile = CASE WHEN cut.o = 0 THEN '' ELSE coalesce(slices.profile, '') END
+        AND t.profile = CASE WHEN cut.o = 0 THEN '' ELSE places.profile END
         AND t.delivery = CASE WHEN cut.o = 0 THEN '' ELSE owners.delivery END;
 
 -- Hours are rounded to a thousand-millionth, by the largest remainder among a device's lines
 -- at one price: their sum is what it would be without.
 CREATE VIEW charges AS
-WITH ranked AS (
-    SELECT *, amount // size AS down,
-           (2 * sum(amount) OVER priced + size) // (2 * size)
-               - sum(amount // size) OVER priced AS missing,
-           row_number() OVER (PARTITION BY d, price ORDER BY amount % size DESC, start_s, n) AS turn
+WITH sums AS (
+    SELECT d, price, (2 * sum(amount) + any_value(size)) // (2 * any_value(size))
+                     - sum(amount // size) AS missing
+    FROM lines WHERE price IS NOT NULL GROUP BY d, price
+),
+ranked AS (
+    SELECT *, row_number() OVER (
+                  PARTITION BY d, price ORDER BY amount % size DESC, start_s, place, turn, kind) AS n
     FROM lines WHERE price IS NOT NULL
-    WINDOW priced AS (PARTITION BY d, price)
 ),
 rounded AS (
-    SELECT * EXCLUDE (down, missing, turn), down + CASE WHEN turn <= missing THEN 1 ELSE 0 END AS nano
-    FROM ranked
+    SELECT ranked.* EXCLUDE (n, place, turn),
+           amount // size + CASE WHEN n <= missing THEN 1 ELSE 0 END AS nano
+    FROM ranked JOIN sums USING (d, price)
 )
 SELECT *, nano * list_nanos AS list_atto, nano * agreed_nanos AS agreed_atto FROM rounded;

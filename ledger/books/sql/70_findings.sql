@@ -23,9 +23,9 @@ sums AS (
     FROM turns
 )
 SELECT 'lease ' || lease || ' brings ' || coalesce(slices.slice, devices.device) || ' to '
-       || milli || ' thousandths' AS what
+       || sums.milli || ' thousandths' AS what
 FROM sums JOIN devices USING (d) LEFT JOIN slices USING (s) JOIN grants USING (l)
-WHERE milli > 1000 AND turn = 1;
+WHERE sums.milli > 1000 AND turn = 1;
 
 CREATE VIEW found_held AS
 SELECT DISTINCT 'lease ' || lease || ' lasted ' || (tend - h.t0) || ' us, its end says ' || held_us
