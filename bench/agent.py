@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from collectors.journal import Clock, Journal
-from collectors.node_agent import NodeAgent, NodeOptions
-from collectors.node_shell import NodeShell, ShellOptions
+from collectors.agent.agent import NodeAgent, NodeOptions
+from collectors.agent.journal import Clock, Journal
+from collectors.agent.processes import HostProcesses
+from collectors.agent.shell import NodeShell, ShellOptions
 from collectors.nvml.host_facts import host_facts
 from collectors.nvml.report import Standing
 from collectors.nvml.watchdog import NvmlChild
-from collectors.processes import HostProcesses
-from collectors.use_watch import UseOptions
+from collectors.use.watch import UseOptions
 from ledger.cli.node_agent import LOOK_US, PASS_US, POLL_S
 from ledger.log.sqlite import SqliteLog
 from ledger.log.topics import apply

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from collectors.fleet import NodeSpec
+    from collectors.fleet.description import NodeSpec
 
 __all__ = ["FIRST_SEED", "Cluster", "Outcome", "run", "simulate", "taught"]
 

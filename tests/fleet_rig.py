@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from collectors.fake_nvml.reader import fake_library
-from collectors.faults import FaultPlan
-from collectors.simulated_fleet import SimulatedFleet
-from collectors.simulated_host import HostOptions, HostSpec
+from collectors.fleet.fault_plan import FaultPlan
+from collectors.fleet.fleet import SimulatedFleet
+from collectors.fleet.host import HostOptions, HostSpec
 from ledger.core.invariants import check
 from ledger.log.memory import MemoryLog
 from ledger.log.port import LogUnavailable
@@ -20,8 +20,8 @@ from tests.node_support import SECOND, Time
 from tests.processor_support import POLICY, events, policy, replay, settings, submit
 
 if TYPE_CHECKING:
-    from collectors.faults import Fault
-    from collectors.simulated_host import SimulatedHost, Start
+    from collectors.fleet.fault_plan import Fault
+    from collectors.fleet.host import SimulatedHost, Start
     from ledger.core.state import State
 
 __all__ = ["CELL", "HEARTBEAT_LIMIT_S", "FleetRig", "host"]

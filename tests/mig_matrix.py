@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
+from collectors.agent.agent import NodeOptions
 from collectors.fake_nvml.boards import BOARDS
 from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.reader import fake_library
 from collectors.health.hearing import WatchOptions
-from collectors.node_agent import NodeOptions
 from collectors.nvml.codes import Code, word
 from ledger.core.derived.makers import instance_of
 from ledger.core.invariants import check

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from collectors.agent.agent import NodeAgent, NodeOptions
+from collectors.agent.journal import Clock, Journal
 from collectors.fake_nvml.node import make_node
 from collectors.fake_nvml.reader import FakeAsker, fake_library
 from collectors.health.hearing import WatchOptions
-from collectors.journal import Clock, Journal
-from collectors.node_agent import NodeAgent, NodeOptions
+from collectors.light.tasks import agent_source
 from collectors.nvml.host_facts import HostFacts
 from collectors.nvml.report import Standing
-from collectors.tasks import agent_source
 from ledger.core.outbox import messages
 from ledger.testing import CoreDriver
 from schemas.catalogue import adapter
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from collectors.agent.processes import State
     from collectors.fake_nvml.node import FakeNode
     from collectors.nvml.watchdog import Asker
-    from collectors.processes import State
     from ledger.core.decide import Decision
     from schemas.messages import Order
 
@@ -61,15 +61,15 @@ class FakeProcesses:
         self.ended: list[tuple[int, bool]] = []
 
     def state(self, pid: int) -> State:
-        """See `collectors.processes.Processes`."""
+        """See `collectors.agent.processes.Processes`."""
         return self.states.get(pid, "alive")
 
     def lease(self, pid: int) -> str | None:
-        """See `collectors.processes.Processes`."""
+        """See `collectors.agent.processes.Processes`."""
         return self.leases.get(pid)
 
     def end(self, pid: int, *, hard: bool) -> str:
-        """See `collectors.processes.Processes`."""
+        """See `collectors.agent.processes.Processes`."""
         self.ended.append((pid, hard))
         if pid not in self.stuck and (hard or pid not in self.deaf):
             for gpu in self.node.gpus:
@@ -84,7 +84,7 @@ class TickingJournal(Journal):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `collectors.journal_file.JournalFile.transaction`."""
+        """See `collectors.agent.journal_file.JournalFile.transaction`."""
         outer, before = not self._db.in_transaction, self._db.total_changes
         with super().transaction():
             yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from collectors.fleet import DeviceSpec, NodeSpec, device_uuid
+from collectors.fleet.description import DeviceSpec, NodeSpec, device_uuid
 from collectors.simulation.clock import VirtualClock
 from collectors.simulation.cluster import OPERATOR, Act, Cluster, Scenario
 from ledger.core.fold import Fold
@@ -18,7 +18,7 @@ from processors.embedded import EmbeddedLoop
 from tests.processor_support import settings
 
 if TYPE_CHECKING:
-    from collectors.faults import FaultPlan
+    from collectors.fleet.fault_plan import FaultPlan
 
 _US = 1_000_000
 _START_US = 1_600_000_000 * _US

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from collectors import agent as agent_module
-from collectors.agent import Agent, AgentOptions
-from collectors.faults import DeviceFault, Down, FaultPlan
-from collectors.fleet import DeviceSpec, NodeSpec, device_uuid
-from collectors.simulated import Timing
+from collectors.fleet.description import DeviceSpec, NodeSpec, device_uuid
+from collectors.fleet.fault_plan import DeviceFault, Down, FaultPlan
+from collectors.light import agent as agent_module
+from collectors.light.agent import Agent, AgentOptions
+from collectors.light.node import Timing
 from ledger.core.invariants import check
 from ledger.core.state import device_state
 from ledger.log.memory import MemoryLog

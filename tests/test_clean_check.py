@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectors.clean_check import TOLERANCE_MIB, Found, check, found_of, together
+from collectors.agent.clean_check import TOLERANCE_MIB, Found, check, found_of, together
+from collectors.agent.processes import LEASE_VARIABLE, HostProcesses
 from collectors.fake_nvml.gpu import Process as OnGpu
 from collectors.nvml.inventory import read_device
 from collectors.nvml.readings import Process
-from collectors.processes import LEASE_VARIABLE, HostProcesses
 from tests.nvml_support import make_node, put_slice, reading
 
 if TYPE_CHECKING:

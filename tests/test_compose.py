@@ -12,7 +12,7 @@ import pytest
 import typer
 import yaml
 
-from collectors.fleet import read_fleet
+from collectors.fleet.description import read_fleet
 from deploy.kafka_local import COMPOSE_BOOTSTRAP, POM
 from processors.settings import Settings
 

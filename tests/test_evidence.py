@@ -9,8 +9,8 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from collectors.link_probe import Probed, answer, probe
-from collectors.perftest import BadOutput, Bandwidth, Latency, read_perftest
+from collectors.links.perftest import BadOutput, Bandwidth, Latency, read_perftest
+from collectors.links.probe import Probed, answer, probe
 from ledger.cli import app
 from ledger.log.sqlite import SqliteLog
 from ledger.testing import device

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from collectors.agent import Agent, AgentOptions
-from collectors.fleet import read_fleet
+from collectors.fleet.description import read_fleet
+from collectors.light.agent import Agent, AgentOptions
 from ledger.log.kafka import KafkaLog
 from ledger.log.topics import apply
 from ledger.wire import full_name, input_entry

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from collectors.faults import (
+from collectors.files import BadFile
+from collectors.fleet.description import read_fleet
+from collectors.fleet.fault_plan import (
     CleanFails,
     DeviceFault,
     Down,
@@ -18,15 +20,13 @@ from collectors.faults import (
     read_faults,
     turns,
 )
-from collectors.files import BadFile
-from collectors.fleet import read_fleet
 from tests.simulated_site import SimulatedSite
 from tests.test_tidy import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from collectors.faults import Fault
+    from collectors.fleet.fault_plan import Fault
 
 US = 1_000_000
 _SILENT_UNTIL_15 = '[[fault]]\nkind = "silent"\nnode = "n1"\nat_s = 5\nfor_s = 10\n'

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectors.faults import (
+from collectors.files import BadFile
+from collectors.fleet.fault_plan import (
     MACHINE_KINDS,
     ClockJump,
     Down,
@@ -29,7 +30,6 @@ from collectors.faults import (
     check_nodes,
     read_faults,
 )
-from collectors.files import BadFile
 from ledger.wire import input_entry
 from tests.fleet_rig import CELL, FleetRig, host
 from tests.processor_support import POLICY, release

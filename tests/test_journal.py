@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectors.journal import Hold, Journal, JournalBusy
-from collectors.mig_saga import Mark
-from collectors.tasks import Said
+from collectors.agent.journal import Hold, Journal, JournalBusy
+from collectors.light.tasks import Said
+from collectors.mig.saga import Mark
 from tests.node_support import SECOND, Time
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def test_a_uuid_that_comes_back_is_another_lifetime() -> None:
 
 def test_old_orders_are_forgotten_and_open_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal has a limit that no open order falls under."""
-    monkeypatch.setattr("collectors.journal._REMEMBERED", 2)
+    monkeypatch.setattr("collectors.agent.journal._REMEMBERED", 2)
     mine = journal()
     for at in range(6):
         mine.hear(f"o{at}", "clean", {})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collectors.mig_plan import (
+from collectors.mig.plan import (
     Refusal,
     Seen,
     Step,
@@ -15,7 +15,7 @@ from collectors.mig_plan import (
     steps_from_plain,
     steps_to_plain,
 )
-from collectors.mig_saga import TRIES, Mark, Move, applied, backoff_us, next_step
+from collectors.mig.saga import TRIES, Mark, Move, applied, backoff_us, next_step
 from collectors.nvml.inventory import read_device
 from collectors.nvml.readings import ComputeInstance, GpuInstance, Process
 from schemas.events import PartitionStep
@@ -174,7 +174,7 @@ def test_what_a_call_did_is_what_would_be_read() -> None:
         device = read_device(session, uuid)
         plan = plan_partition(order, device)
         assert isinstance(plan, tuple)
-        from collectors.mig_plan import seen_of  # noqa: PLC0415 - close to its use
+        from collectors.mig.plan import seen_of  # noqa: PLC0415 - close to its use
         from collectors.nvml.ops import OPS  # noqa: PLC0415 - close to its use
 
         now = seen_of(device)

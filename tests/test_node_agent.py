@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collectors.agent.agent import NodeOptions
+from collectors.agent.lease_work import Patience
 from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.gpu import Process as OnGpu
 from collectors.fake_nvml.node import make_node
-from collectors.lease_work import Patience
-from collectors.node_agent import NodeOptions
 from collectors.nvml.codes import Code
 from ledger.core.invariants import check
 from ledger.core.state import device_state

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from collectors.agent.agent import NodeAgent
+from collectors.agent.journal import Clock, Journal
+from collectors.agent.shell import NodeShell, ShellOptions
 from collectors.fake_nvml.node import make_node
 from collectors.fake_nvml.reader import FakeAsker, fake_library
-from collectors.journal import Clock, Journal
-from collectors.node_agent import NodeAgent
-from collectors.node_shell import NodeShell, ShellOptions
 from collectors.nvml.host_facts import HostFacts
 from collectors.nvml.report import Standing
 from ledger.core.invariants import check

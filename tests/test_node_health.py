@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collectors.agent.agent import NodeOptions
+from collectors.agent.lease_work import Patience
 from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.gpu import Process as OnGpu
 from collectors.fake_nvml.node import Event
 from collectors.health.hearing import WatchOptions
-from collectors.lease_work import Patience
-from collectors.node_agent import NodeOptions
 from collectors.nvml.codes import Code
 from collectors.nvml.events import XID
 from ledger.core.invariants import check

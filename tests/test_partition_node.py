@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from collectors.fleet import DeviceSpec, NodeSpec
-from collectors.simulated import SimulatedNode, agent_source
-from collectors.tasks import Timing
+from collectors.fleet.description import DeviceSpec, NodeSpec
+from collectors.light.node import SimulatedNode, agent_source
+from collectors.light.tasks import Timing
 from ledger.core.outbox import messages
 from ledger.testing import TEAM, CoreDriver
 from schemas.catalogue import adapter

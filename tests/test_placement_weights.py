@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bench.openb import run, taught
 from bench.openb_trace import published, read_pods, sequence
-from collectors.fleet import DeviceSpec, NodeSpec
+from collectors.fleet.description import DeviceSpec, NodeSpec
 from ledger.bin_packing import best_fill, prices
 from ledger.cli import app
 from ledger.core.state import Need

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectors.fake_nvml.boards import BOARDS
-from collectors.fleet_log import FleetLog
-from collectors.simulated_fleet import SimulatedFleet
-from collectors.simulated_host import HostOptions, board_named
+from collectors.fleet.fleet import SimulatedFleet
+from collectors.fleet.host import HostOptions, board_named
+from collectors.fleet.log import FleetLog
 from ledger.core.state import device_state
 from ledger.log.memory import MemoryLog
 from ledger.log.partition import partition_of

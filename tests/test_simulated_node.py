@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectors.faults import DeviceFault, Down, Duplicate, Late, Silent
-from collectors.fleet import (
+from collectors.fleet.description import (
     DeviceGroup,
     DeviceSpec,
     Fleet,
@@ -16,14 +15,15 @@ from collectors.fleet import (
     SliceSpec,
     device_uuid,
 )
-from collectors.simulated import Ending, SimulatedNode, Timing, agent_source
+from collectors.fleet.fault_plan import DeviceFault, Down, Duplicate, Late, Silent
+from collectors.light.node import Ending, SimulatedNode, Timing, agent_source
 from schemas.catalogue import adapter
 from schemas.messages import Order
 from schemas.observations import ProfileReport
 
 if TYPE_CHECKING:
-    from collectors.faults import Fault
-    from collectors.simulated import Said
+    from collectors.fleet.fault_plan import Fault
+    from collectors.light.node import Said
 
 US = 1_000_000
 NODE = "n1"

@@ -17,7 +17,7 @@ from ledger.audit.raw import raw_rows
 from ledger.audit.sql import AtLimit, BadQuery, Ledger, Limits
 from ledger.audit.tables import TABLES
 from ledger.audit.taking import Known, Unreadable, Verdicts, take_rows
-from ledger.audit.texts import TEXTS, parse
+from ledger.audit.texts import TEXTS, VIEWS, parse
 from ledger.core.fold import Fold, LogDamaged
 from ledger.log.memory import MemoryLog
 from ledger.log.port import Entry, TopicState
@@ -311,7 +311,7 @@ async def _stopped(log: MemoryLog) -> tuple[int, str] | None:
     except (Unreadable, Damaged) as fault:
         return fault.offset, fault.code
     finally:
-        ledger.db.close()
+        ledger.close()
     return None
 
 

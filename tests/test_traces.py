@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectors.files import BadFile
-from collectors.fleet import read_fleet
-from collectors.simulated import Ending
+from collectors.fleet.description import read_fleet
+from collectors.light.node import Ending
 from collectors.simulation.openb import openb_scenario
 from collectors.simulation.scenario import read_scenario
 from collectors.simulation.traces import read_helios, read_openb_nodes, read_openb_pods

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collectors.idleness import Edge, Idleness
+from collectors.use.idleness import Edge, Idleness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from collectors.agent.shell import NodeShell, ShellOptions
 from collectors.fake_nvml.boards import BOARDS
 from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.gpu import Process
-from collectors.node_shell import NodeShell, ShellOptions
 from collectors.nvml.codes import Code
-from collectors.use_watch import UseOptions
+from collectors.use.watch import UseOptions
 from ledger.log.memory import MemoryLog
 from ledger.log.partition import partition_of
 from ledger.log.port import LogUnavailable
@@ -25,8 +25,8 @@ from tests.nvml_support import put_slice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectors.tasks import Said
-    from collectors.use_watch import UseWatch
+    from collectors.light.tasks import Said
+    from collectors.use.watch import UseWatch
     from ledger.log.port import Entry, Record
 
 MIG = {"mode": "mig", "profile": "3g.40gb"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from collectors.faults import DeviceFault, Down, FaultPlan, Silent
+from collectors.fleet.fault_plan import DeviceFault, Down, FaultPlan, Silent
 from collectors.simulation.demo import SCENARIO
 from collectors.simulation.scenario import read_scenario
 from ledger.billing.charges import Tariff

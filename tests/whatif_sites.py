@@ -6,12 +6,12 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from collectors.faults import FaultPlan
-from collectors.fleet import DeviceSpec, NodeSpec, device_uuid
+from collectors.fleet.description import DeviceSpec, NodeSpec, device_uuid
+from collectors.fleet.fault_plan import FaultPlan
+from collectors.light.tasks import Ending
 from collectors.simulation.clock import VirtualClock
 from collectors.simulation.cluster import Act, Cluster, Scenario
 from collectors.simulation.traces import Job
-from collectors.tasks import Ending
 from ledger.counterfactual.changes import Changes
 from ledger.counterfactual.replay import Options, Outcome, replay
 from ledger.log.memory import MemoryLog

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from collectors.baselines import slices_of
+from collectors.agent.baselines import slices_of
 from collectors.health.kernel_log import KernelLog
 from collectors.health.rules import Limits, Struck
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from collectors.journal import Journal
+    from collectors.agent.journal import Journal
     from collectors.nvml.reader import NvmlReader
     from collectors.nvml.readings import Device
 

@@ -18,8 +18,8 @@ from collectors.nvml.report import health_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from collectors.agent.journal import Hold, Journal
     from collectors.health.rules import Fault
-    from collectors.journal import Hold, Journal
     from collectors.nvml.reader import Inventory, NvmlReader
     from collectors.nvml.readings import Device, Signs
     from schemas.observations import NodeInventory

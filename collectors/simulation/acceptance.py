@@ -12,9 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collectors.faults import FaultPlan
-from collectors.fleet import Fleet, device_uuid
-from collectors.simulated import Timing
+from collectors.fleet.description import Fleet, device_uuid
+from collectors.fleet.fault_plan import FaultPlan
+from collectors.light.node import Timing
 from collectors.simulation.clock import VirtualClock
 from collectors.simulation.cluster import Act, Cluster, Scenario, job_source
 from collectors.simulation.demo import DemoOptions, make_room

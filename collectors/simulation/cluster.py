@@ -18,8 +18,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from collectors.faults import Down, FaultPlan, Silent, Turn, turns
-from collectors.simulated import SimulatedNode, Timing
+from collectors.fleet.fault_plan import Down, FaultPlan, Silent, Turn, turns
+from collectors.light.node import SimulatedNode, Timing
 from collectors.simulation.client import Client
 from ledger.wire import full_name, input_entry
 from schemas.catalogue import adapter
@@ -27,8 +27,8 @@ from schemas.catalogue import adapter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from collectors.fleet import NodeSpec
-    from collectors.simulated import Ending
+    from collectors.fleet.description import NodeSpec
+    from collectors.light.node import Ending
     from collectors.simulation.clock import VirtualClock
     from collectors.simulation.traces import Job
     from ledger.log.port import Entry, Log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collectors.simulated import Timing
+from collectors.light.node import Timing
 from collectors.simulation.cluster import Scenario
 from collectors.simulation.scenario import policy_acts
 from collectors.simulation.traces import read_openb_nodes, read_openb_pods

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from collectors.faults import FaultPlan, check_nodes, read_faults
 from collectors.files import BadFile, read_model
-from collectors.fleet import read_fleet
-from collectors.simulated import Ending, Timing
+from collectors.fleet.description import read_fleet
+from collectors.fleet.fault_plan import FaultPlan, check_nodes, read_faults
+from collectors.light.node import Ending, Timing
 from collectors.simulation.cluster import Act, Scenario
 from collectors.simulation.traces import Job, read_helios
 from schemas.asks import Ask

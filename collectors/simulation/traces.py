@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from collectors.files import BadFile
-from collectors.fleet import DeviceSpec, NodeSpec, device_uuid
-from collectors.simulated import Ending
+from collectors.fleet.description import DeviceSpec, NodeSpec, device_uuid
+from collectors.light.node import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -131,6 +131,10 @@ class Ledger:
         finally:
             self.db.unregister("incoming")
 
+    def clear(self, table: Table) -> None:
+        """Take all rows out of one table, so that others can be put there."""
+        self.db.execute(f"DELETE FROM {table.name}")  # noqa: S608 - a name of this program's
+
     def lock(self) -> None:
         """Turn off every way out, for good."""
         for setting in (
@@ -193,6 +197,10 @@ class Ledger:
                     return Result(names, types, rows, "bytes" if left_bytes < 0 else "rows")
                 rows.append(row)
         return Result(names, types, rows)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self.db.close()
 
 
 def out_of_time(limits: Limits) -> AtLimit:

@@ -59,8 +59,8 @@ async def probe(
     What --to prints is what 'evidence record' takes. Anybody who reaches --listen may
     probe: without a host it is reached from this one only.
     """
-    from collectors.link_probe import TOOL, answer
-    from collectors.link_probe import probe as measure
+    from collectors.links.probe import TOOL, answer
+    from collectors.links.probe import probe as measure
     from ledger.version import version
 
     if (listen is None) == (to is None):
@@ -137,7 +137,7 @@ def _read(file: Path, version: str) -> dict[str, Any]:
     """Return what a file has of a link; raise `Usage` for one that has nothing."""
     import orjson
 
-    from collectors.perftest import BadOutput, Latency, read_perftest
+    from collectors.links.perftest import BadOutput, Latency, read_perftest
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import typer
 from ledger.cli.common import DEFAULT_CELL, Session, Usage, command
 
 if TYPE_CHECKING:
-    from collectors.simulated_host import HostSpec
+    from collectors.fleet.host import HostSpec
 
 __all__ = ["register"]
 
@@ -48,12 +48,12 @@ async def fleet(
 
     Boards: A100, A30, H100, H200, B200, RTX-PRO-6000, T4, L40S.
     """
-    from collectors.faults import MACHINE_KINDS, FaultPlan, check_nodes, read_faults
+    from collectors.agent.agent import NodeOptions
     from collectors.files import BadFile
+    from collectors.fleet.fault_plan import MACHINE_KINDS, FaultPlan, check_nodes, read_faults
+    from collectors.fleet.fleet import SimulatedFleet
+    from collectors.fleet.host import HostOptions
     from collectors.health.hearing import WatchOptions
-    from collectors.node_agent import NodeOptions
-    from collectors.simulated_fleet import SimulatedFleet
-    from collectors.simulated_host import HostOptions
     from ledger.cli.site import stop_on_signals
 
     specs = _specs(name, first, nodes, pool, _boards(board or ["H100"], gpus), mig=mig)
@@ -83,7 +83,7 @@ async def fleet(
 
 def _boards(names: list[str], gpus: int) -> list[tuple[str, ...]]:
     from collectors.fake_nvml.boards import BOARDS
-    from collectors.simulated_host import board_named
+    from collectors.fleet.host import board_named
 
     found = []
     for name in names:
@@ -97,7 +97,7 @@ def _boards(names: list[str], gpus: int) -> list[tuple[str, ...]]:
 def _specs(
     pattern: str, first: int, nodes: int, pool: str, boards: list[tuple[str, ...]], *, mig: bool
 ) -> list[HostSpec]:
-    from collectors.simulated_host import HostSpec
+    from collectors.fleet.host import HostSpec
 
     try:
         names = [pattern.format(number) for number in range(first, first + nodes)]

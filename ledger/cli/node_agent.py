@@ -13,7 +13,7 @@ from ledger.cli.common import DEFAULT_CELL, Usage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from collectors.node_agent import NodeAgent
+    from collectors.agent.agent import NodeAgent
     from collectors.nvml.watchdog import NvmlChild
     from ledger.cli.common import Session
 
@@ -68,9 +68,9 @@ async def run(session: Session, host: HostAgent) -> None:
     Raise `Usage` for a journal that another agent has open, `ConnectionError` where the
     NVIDIA library is not installed, and the log's errors.
     """
-    from collectors.node_shell import NodeShell, ShellOptions
+    from collectors.agent.shell import NodeShell, ShellOptions
     from collectors.nvml.watchdog import NvmlChild
-    from collectors.use_watch import UseOptions
+    from collectors.use.watch import UseOptions
     from ledger.cli.site import stop_on_signals
     from ledger.log.sqlite import SqliteLog
 
@@ -100,14 +100,14 @@ async def run(session: Session, host: HostAgent) -> None:
 
 
 async def _agent(child: NvmlChild, host: HostAgent) -> NodeAgent:
+    from collectors.agent.agent import NodeAgent, NodeOptions
+    from collectors.agent.journal import Clock, Journal, JournalBusy
+    from collectors.agent.lease_work import Patience
+    from collectors.agent.processes import HostProcesses
     from collectors.health.hearing import WatchOptions
-    from collectors.journal import Clock, Journal, JournalBusy
-    from collectors.lease_work import Patience
-    from collectors.node_agent import NodeAgent, NodeOptions
     from collectors.nvml.host_facts import host_facts, iommu_group
     from collectors.nvml.reader import NvmlReader
     from collectors.nvml.report import Standing
-    from collectors.processes import HostProcesses
 
     found = await NvmlReader(child).host()
     if found.why == "library-not-found":

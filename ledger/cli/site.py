@@ -6,9 +6,9 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING, Any
 
-from collectors.agent import Agent, AgentOptions
-from collectors.faults import FaultPlan, check_nodes, read_faults
-from collectors.fleet import DeviceGroup, Fleet, NodeGroup, SliceSpec, read_fleet
+from collectors.fleet.description import DeviceGroup, Fleet, NodeGroup, SliceSpec, read_fleet
+from collectors.fleet.fault_plan import FaultPlan, check_nodes, read_faults
+from collectors.light.agent import Agent, AgentOptions
 from ledger.cli.common import DEFAULT_CELL, DEFAULT_PREFIX, Usage
 from ledger.cli.policy_apply import apply_site
 from ledger.log.topics import apply

@@ -294,6 +294,6 @@ def _payers(sums: Sums, tariff: Tariff) -> dict[str, tuple[int, int]]:
         for origin in device_charges(rows, start_s, end_s, tariff):
             for charge in origin.charges:
                 seconds, atto = found.get(charge.payer, (0, 0))
-                sums = (seconds + charge.metered_milli_s, atto + charge.contracted_atto)
-                found[charge.payer] = sums
+                more = charge.metered_milli_s, charge.contracted_atto
+                found[charge.payer] = seconds + more[0], atto + more[1]
     return found

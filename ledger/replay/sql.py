@@ -90,7 +90,7 @@ class StateTables:
     def __init__(self, expression: str, limits: Limits | None = None) -> None:
         """Take one SELECT that returns one boolean."""
         self.expression = expression
-        self._database = Ledger(limits or Limits(threads=1), tuple(TABLES.values()), ())
+        self._database = Ledger(limits or Limits(threads=1), tuple(TABLES.values()))
         self._database.lock()
         # Only what the expression may name is filled in; query_table() may put a name together.
         text = expression.lower()

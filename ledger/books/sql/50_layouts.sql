@@ -10,7 +10,7 @@ SELECT d, t0, t1, (CAST(o AS BIGINT) + 2147483648) << 31 | (CAST(ab AS BIGINT) <
 FROM tiles WHERE d NOT IN (FROM split_devices)
 UNION ALL
 SELECT d, t0, any_value(t1),
-       -1 - CAST(bit_xor(hash(s, o, milli, ab, kind)) >> 1 AS BIGINT)
+       -1 - CAST(bit_xor(hash(hash(s, o, milli, ab, kind))) >> 1 AS BIGINT)
 FROM tiles WHERE d IN (FROM split_devices) GROUP BY d, t0;
 
 CREATE TABLE runs AS

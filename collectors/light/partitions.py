@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from collectors.fleet import mig_uuid
+from collectors.fleet.description import mig_uuid
 from ledger.core.derived.makers import read_geometry
 from ledger.core.mig.layouts import Instance, legal_starts
 from schemas.observations import SliceReport
@@ -16,8 +16,8 @@ from schemas.observations import SliceReport
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from collectors.fleet import NodeSpec
-    from collectors.tasks import RunningTask
+    from collectors.fleet.description import NodeSpec
+    from collectors.light.tasks import RunningTask
     from ledger.core.mig.layouts import Geometry
     from schemas.events import PartitionStep
     from schemas.messages import Order

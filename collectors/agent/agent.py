@@ -7,7 +7,7 @@ is done about them, carried out once by their id, and refused with a code when t
 another node, boot, lifetime or lease, or when somebody is on the device.
 
 `hear`, `work` and the journal's outbox are all there is: whoever moves records to and from a
-log (`collectors.node_shell`) needs nothing else, and a crash between any two calls loses
+log (`collectors.agent.shell`) needs nothing else, and a crash between any two calls loses
 nothing.
 """
 
@@ -18,31 +18,31 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from collectors.baselines import learn
+from collectors.agent.baselines import learn
+from collectors.agent.hearing import not_for_this
+from collectors.agent.lease_work import LeaseWork, Patience
+from collectors.agent.partition_work import PartitionWork
+from collectors.agent.telling import Teller, keep_told, last_told
+from collectors.agent.view import same_but_health, view
 from collectors.health.hearing import WatchOptions
 from collectors.health.watch import HealthWatch
-from collectors.hearing import not_for_this
-from collectors.lease_work import LeaseWork, Patience
-from collectors.node_view import same_but_health, view
+from collectors.light.tasks import Said
+from collectors.mig.runner import SagaRunner
 from collectors.nvml.reader import NvmlReader
 from collectors.nvml.rounds import Rounds
-from collectors.partition_work import PartitionWork
-from collectors.saga_runner import SagaRunner
-from collectors.tasks import Said
-from collectors.telling import Teller, keep_told, last_told
-from collectors.use_watch import UseWatch
+from collectors.use.watch import UseWatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from collectors.agent.journal import Journal, OrderRow
+    from collectors.agent.processes import Processes
     from collectors.health.watch import Judged
-    from collectors.journal import Journal, OrderRow
     from collectors.nvml.host_facts import HostFacts
     from collectors.nvml.readings import Device
     from collectors.nvml.report import Standing
     from collectors.nvml.watchdog import Asker
-    from collectors.processes import Processes
-    from collectors.use_watch import UseOptions
+    from collectors.use.watch import UseOptions
     from schemas.messages import Order
     from schemas.observations import NodeInventory
 

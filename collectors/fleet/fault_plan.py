@@ -10,8 +10,8 @@ A plan is a TOML or JSON file with one ``[[fault]]`` for each fault::
 
 Times are whole seconds from the start of the simulation. A fault without
 ``for_s`` lasts until the end. Each ``kind`` is one of the classes below: some befall a
-machine under the real agent (`MACHINE_KINDS`, `collectors.host_faults`), some are what a
-light node of the demonstration does wrong (`LIGHT_KINDS`, `collectors.simulated`).
+machine under the real agent (`MACHINE_KINDS`, `collectors.fleet.host_faults`), some are what a
+light node of the demonstration does wrong (`LIGHT_KINDS`, `collectors.light.node`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collectors.fake_nvml.node import Event
 from collectors.nvml.codes import Code
 
 if TYPE_CHECKING:
-    from collectors.faults import (
+    from collectors.fleet.fault_plan import (
         ClockJump,
         Down,
         DriverReload,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         TwoAgents,
         Xid,
     )
-    from collectors.simulated_host import SimulatedHost
+    from collectors.fleet.host import SimulatedHost
 
 __all__ = ["befall", "flip"]
 

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from collectors.baselines import learn, slices_of
-from collectors.mig_plan import (
+from collectors.agent.baselines import learn, slices_of
+from collectors.agent.telling import keep_told, last_told
+from collectors.mig.plan import (
     Refusal,
     plan_mode,
     plan_partition,
     steps_from_plain,
     steps_to_plain,
 )
-from collectors.mig_saga import Mark
+from collectors.mig.saga import Mark
 from collectors.nvml.report import device_report
-from collectors.telling import keep_told, last_told
 from schemas.events import PartitionStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collectors.journal import Journal, OrderRow
-    from collectors.mig_plan import Step
+    from collectors.agent.journal import Journal, OrderRow
+    from collectors.agent.telling import Teller
+    from collectors.mig.plan import Step
+    from collectors.mig.runner import Outcome, SagaRunner
     from collectors.nvml.reader import NvmlReader
     from collectors.nvml.readings import Device
     from collectors.nvml.report import Standing
-    from collectors.saga_runner import Outcome, SagaRunner
-    from collectors.telling import Teller
 
 __all__ = ["PartitionWork"]
 

@@ -4,7 +4,7 @@ It keeps the promises that a real node agent keeps. A restart is a new incarnati
 on which nothing of the old one runs; orders for another incarnation are refused;
 an order that comes again is not carried out again but answered again; what could
 not be said while the node was cut off is said later, in order. What it does wrong,
-it does on order of a fault plan (`collectors.faults`).
+it does on order of a fault plan (`collectors.fleet.fault_plan`).
 
 All times are integer microseconds, on whatever clock the caller uses.
 """
@@ -16,15 +16,15 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from collectors.faults import DeviceFault, Down, Late, Silent
-from collectors.partitions import Layouts
-from collectors.tasks import Ending, RunningTask, Said, Timing, agent_source
+from collectors.fleet.fault_plan import DeviceFault, Down, Late, Silent
+from collectors.light.partitions import Layouts
+from collectors.light.tasks import Ending, RunningTask, Said, Timing, agent_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from collectors.faults import Fault
-    from collectors.fleet import NodeSpec
+    from collectors.fleet.description import NodeSpec
+    from collectors.fleet.fault_plan import Fault
     from schemas.messages import Order
 
 __all__ = ["Ending", "RunningTask", "Said", "SimulatedNode", "Timing", "agent_source"]

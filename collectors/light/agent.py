@@ -1,6 +1,6 @@
 """The agent of simulated nodes in real time: orders from any log, observations onto it.
 
-It is the shell around `collectors.simulated`: it reads the partitions of the
+It is the shell around `collectors.light.node`: it reads the partitions of the
 orders topic that its nodes' orders are in, hands each order to its node, and
 appends what the nodes say, observations keyed by cell and heartbeats by node. What
 could not be appended is kept and appended later, in order; an append whose
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import structlog
 from pydantic import ValidationError
 
-from collectors.faults import FaultPlan, turns
-from collectors.simulated import Ending, SimulatedNode, Timing
+from collectors.fleet.fault_plan import FaultPlan, turns
+from collectors.light.node import Ending, SimulatedNode, Timing
 from ledger.log.partition import partition_of
 from ledger.log.port import LogDamaged, LogUnavailable
 from ledger.log.wakeup import wall_clock_us
@@ -31,8 +31,8 @@ from schemas.catalogue import adapter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from collectors.faults import Turn
-    from collectors.fleet import NodeSpec
+    from collectors.fleet.description import NodeSpec
+    from collectors.fleet.fault_plan import Turn
     from ledger.log.port import Entry, Log, Record
     from schemas.messages import Order
 

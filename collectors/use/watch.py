@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from collectors.idleness import AFTER_US, Idleness
-from collectors.tasks import Said
-from collectors.telling import Teller
-from collectors.use_window import Window, busy_of, work_of
+from collectors.agent.telling import Teller
+from collectors.light.tasks import Said
+from collectors.use.idleness import AFTER_US, Idleness
+from collectors.use.window import Window, busy_of, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from collectors.journal import Journal
+    from collectors.agent.journal import Journal
+    from collectors.agent.processes import Processes
     from collectors.nvml.reader import NvmlReader
     from collectors.nvml.readings import DeviceUse
-    from collectors.processes import Processes
 
 __all__ = ["UseOptions", "UseWatch"]
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collectors.clean_check import Found, Verdict, check, found_of, together
-from collectors.journal import Bound
+from collectors.agent.clean_check import Found, Verdict, check, found_of, together
+from collectors.agent.journal import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collectors.journal import Journal, OrderRow
+    from collectors.agent.journal import Journal, OrderRow
+    from collectors.agent.processes import Processes
+    from collectors.agent.telling import Teller
     from collectors.nvml.reader import NvmlReader
-    from collectors.processes import Processes
-    from collectors.telling import Teller
 
 __all__ = ["LeaseWork", "Patience"]
 

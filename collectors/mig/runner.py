@@ -1,6 +1,6 @@
 """Carries a planned change of partitions out, and goes on with one after a restart.
 
-`collectors.mig_saga` says what comes next; here it is recorded, done, and recorded again. A
+`collectors.mig.saga` says what comes next; here it is recorded, done, and recorded again. A
 device is read anew at the beginning, after everything that went wrong, and before anything
 is told: what was done is believed when the device shows it.
 """
@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from collectors.journal import Hold
-from collectors.mig_plan import seen_of, steps_from_plain
-from collectors.mig_saga import GONE, Mark, Move, applied, backoff_us, next_step
+from collectors.agent.journal import Hold
+from collectors.mig.plan import seen_of, steps_from_plain
+from collectors.mig.saga import GONE, Mark, Move, applied, backoff_us, next_step
 from collectors.nvml.calls import Refused
 from collectors.nvml.codes import word
 from collectors.nvml.watchdog import ChildFailed, Hung
 
 if TYPE_CHECKING:
-    from collectors.journal import Journal, OrderRow
-    from collectors.mig_plan import Seen, Step
+    from collectors.agent.journal import Journal, OrderRow
+    from collectors.mig.plan import Seen, Step
     from collectors.nvml.reader import NvmlReader
     from collectors.nvml.readings import Device, GpuInstance
     from collectors.nvml.watchdog import Asker

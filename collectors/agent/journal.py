@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from collectors.journal_file import Clock, JournalBusy, JournalFile, Stamp
-from collectors.journal_file import to_text as _text
-from collectors.mig_saga import Mark
-from collectors.tasks import Said
+from collectors.agent.journal_file import Clock, JournalBusy, JournalFile, Stamp
+from collectors.agent.journal_file import to_text as _text
+from collectors.light.tasks import Said
+from collectors.mig.saga import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """One log for the shells of many nodes: orders are read once for all, appends go together.
 
-Each node's shell (`collectors.node_shell`) sees a log of its own, as on a machine of its own;
+Each node's shell (`collectors.agent.shell`) sees a log of its own, as on a machine of its own;
 what it reads of the orders are the records under its key. A thousand shells with a reader and a
 producer each would measure the machine that simulates them, and nothing else.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collectors.journal import Journal
+    from collectors.agent.journal import Journal
     from schemas.messages import Order
 
 __all__ = ["not_for_this"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from schemas.observations import NodeInventory
 
 if TYPE_CHECKING:
-    from collectors.journal import Journal, OrderRow, Stamp
-    from collectors.tasks import Said
+    from collectors.agent.journal import Journal, OrderRow, Stamp
+    from collectors.light.tasks import Said
 
 __all__ = ["Teller", "keep_told", "last_told"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collectors.journal import Journal
+    from collectors.agent.journal import Journal
     from collectors.nvml.readings import Device
 
 __all__ = ["learn", "slices_of"]

@@ -10,9 +10,9 @@ from collectors.fake_nvml.gpu import Process
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from collectors.agent.processes import State
     from collectors.fake_nvml.gpu import FakeGpu
     from collectors.fake_nvml.node import FakeNode
-    from collectors.processes import State
 
 __all__ = ["SimulatedProcesses"]
 
@@ -21,7 +21,7 @@ _MEMORY_MIB = 512
 
 
 class SimulatedProcesses:
-    """One process for each task that runs. See `collectors.processes.Processes`.
+    """One process for each task that runs. See `collectors.agent.processes.Processes`.
 
     What is not on a GPU any more has ended: a reset or a reboot ends what ran.
     """

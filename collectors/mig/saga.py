@@ -26,13 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from collectors.mig_plan import Step
+from collectors.mig.plan import Step
 from collectors.nvml.readings import ComputeInstance, GpuInstance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collectors.mig_plan import Seen
+    from collectors.mig.plan import Seen
 
 __all__ = ["GONE", "TRIES", "Mark", "Move", "applied", "backoff_us", "next_step"]
 

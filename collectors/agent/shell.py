@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 from pydantic import ValidationError
 
-from collectors.tasks import agent_source
+from collectors.light.tasks import agent_source
 from ledger.log.partition import partition_of
 from ledger.log.port import LogDamaged, LogUnavailable, UnknownTopic
 from ledger.wire import full_name
@@ -25,9 +25,9 @@ from schemas.catalogue import adapter
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from collectors.node_agent import NodeAgent
-    from collectors.tasks import Said
-    from collectors.use_watch import UseOptions
+    from collectors.agent.agent import NodeAgent
+    from collectors.light.tasks import Said
+    from collectors.use.watch import UseOptions
     from ledger.log.port import Log, Record
     from schemas.messages import Order
 

@@ -15,7 +15,7 @@ from collectors.nvml.report import health_of, node_inventory
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from collectors.journal import Hold
+    from collectors.agent.journal import Hold
     from collectors.nvml.host_facts import HostFacts
     from collectors.nvml.reader import Inventory
     from collectors.nvml.readings import Device

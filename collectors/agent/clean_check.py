@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from collectors.agent.processes import State
     from collectors.nvml.readings import Device, Process
-    from collectors.processes import State
 
 __all__ = ["TOLERANCE_MIB", "Found", "Verdict", "check", "found_of", "together"]
 

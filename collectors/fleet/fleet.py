@@ -1,7 +1,7 @@
 """A fleet of simulated machines on one log: every node is the real agent over fake GPUs.
 
 One process and one loop are the whole fleet. What it says and hears is what as many machines
-would say and hear; what they share is only the way to the log (`collectors.fleet_log`).
+would say and hear; what they share is only the way to the log (`collectors.fleet.log`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from collectors.agent.journal import Clock
 from collectors.fake_nvml.reader import fake_library
-from collectors.faults import FaultPlan, Flapping, turns
-from collectors.fleet_log import FleetLog
-from collectors.host_faults import befall, flip
-from collectors.journal import Clock
-from collectors.simulated_host import HostOptions, SimulatedHost
+from collectors.fleet.fault_plan import FaultPlan, Flapping, turns
+from collectors.fleet.host import HostOptions, SimulatedHost
+from collectors.fleet.host_faults import befall, flip
+from collectors.fleet.log import FleetLog
 from ledger.log.port import LogDamaged, LogUnavailable
 from ledger.log.wakeup import wall_clock_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from collectors.faults import Fault, Turn
-    from collectors.simulated_host import HostSpec, Start
+    from collectors.fleet.fault_plan import Fault, Turn
+    from collectors.fleet.host import HostSpec, Start
     from ledger.log.port import Log
 
 __all__ = ["SimulatedFleet", "world_clock"]

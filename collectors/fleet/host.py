@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from collectors.agent.agent import NodeAgent, NodeOptions
+from collectors.agent.journal import Clock, Journal
+from collectors.agent.shell import NodeShell, ShellOptions
 from collectors.fake_nvml.boards import BOARDS
 from collectors.fake_nvml.node import make_node
 from collectors.fake_nvml.reader import FakeAsker
-from collectors.journal import Clock, Journal
-from collectors.node_agent import NodeAgent, NodeOptions
-from collectors.node_shell import NodeShell, ShellOptions
+from collectors.fleet.processes import SimulatedProcesses
 from collectors.nvml.host_facts import HostFacts
 from collectors.nvml.report import Standing
-from collectors.simulated_processes import SimulatedProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from collectors.fake_nvml.gpu import FakeGpu
     from collectors.fake_nvml.node import FakeNode
-    from collectors.fleet_log import FleetLog, NodeLog
+    from collectors.fleet.log import FleetLog, NodeLog
 
 __all__ = ["HostOptions", "HostSpec", "PlayingAgent", "SimulatedHost", "Start", "board_named"]
 

@@ -1,0 +1,1 @@
+"""The agent of one node with GPUs: orders in, observations out, a journal between."""

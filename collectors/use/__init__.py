@@ -1,0 +1,1 @@
+"""How devices are used: samples, windows, and leases that are idle."""
