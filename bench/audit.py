@@ -173,7 +173,7 @@ def run(events: int, seed: int, folder: Path | None, memory_mib: int) -> dict[st
 def audit(archive: Path, scratch: Path, memory_mib: int) -> dict[str, Any]:
     """Audit an archive as a whole; then ask it what an auditor asks."""
     began = time.perf_counter()
-    room = Room(str(scratch / "books.duckdb"), memory_mib, scratch / "spill")
+    room = Room(":memory:", memory_mib, scratch / "spill")
     books = open_books(archive, PREFIX, room)
     books.meter()
     metered = time.perf_counter()

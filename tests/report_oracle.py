@@ -707,8 +707,8 @@ class Oracle:
         data = one.data
         if one.type == "quota.applied":
             return "/".join(filter(None, (data["tenant"], data.get("project"))))
-        names = ("pool", "queue", "template", "ask", "model_version", "licence", "reservation",
-                 "lease", "node", "device")  # fmt: skip
+        names = ("reservation", "pool", "queue", "template", "ask", "model_version", "licence",
+                 "book", "lease", "node", "device")  # fmt: skip
         return next((str(data[name]) for name in names if data.get(name) is not None), "")
 
     def operator_acts(self) -> list[Row]:

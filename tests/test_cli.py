@@ -451,7 +451,7 @@ def test_topics(cli: Cli) -> None:
     """Made once; checked afterwards."""
     assert cli("topics", "check").returncode == 3
     made = cli("topics", "apply", "--json")
-    assert len(made.stdout.splitlines()) == 8
+    assert len(made.stdout.splitlines()) == 9
     assert cli("topics", "apply", "--json").stdout == ""
     assert cli("topics", "check").returncode == 0
     assert cli("topics", "check", "--partitions", "7").returncode == 1

@@ -20,13 +20,13 @@ from ledger.metering.calendar import zone_of
 from ledger.metering.rows import GPU_HOUR_MILLI_US
 from ledger.operations.capacity import capacity_report
 from ledger.operations.causes import CAUSES, FREE, KINDS, USED
-from ledger.operations.demand import LEAST_US, Demand, advise, time_percentile
+from ledger.operations.demand import LEAST_US, Demand, advise
 from ledger.operations.measure import Window
 from ledger.operations.ops import ops_report
 from ledger.operations.page import report_page
-from ledger.operations.tasks import percentile
 from ledger.operations.weekly import days_before, weekly_report
 from ledger.operations.words import amount_text
+from ledger.percentile import percentile, time_percentile
 from ledger.testing import CoreDriver, device, mig_slice
 from tests.billing_support import book, price
 from tests.ledgers import PREFIX

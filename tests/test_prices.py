@@ -8,7 +8,8 @@ import pytest
 
 from ledger.billing.prices import NoBook, prices_on_record
 from ledger.core.digest import load_fold, save_fold
-from ledger.testing import CoreDriver
+from ledger.testing import CoreDriver, device
+from tests.audit_support import room_with
 
 if TYPE_CHECKING:
     from ledger.core.decide import Decision
@@ -137,3 +138,30 @@ def test_s2_a_book_survives_a_snapshot() -> None:
 
     assert cell.state.price_books == loaded.price_books
     assert prices_on_record([cell.state]).sha256 == prices_on_record([loaded]).sha256
+
+
+async def test_an_auditor_is_told_which_book_and_which_reservation() -> None:
+    """A change of policy is about its own thing: what was before is of the same book."""
+    cell = _cell()
+    cell.queue()
+    cell.quota("t")
+    cell.node("n1", [device("GPU-1")])
+    _apply(cell, _H100)
+    _apply(cell, _H100, book="other")
+    _apply(cell, _H100, _price("a100", "2026-11-01T00:00:00Z", model="A100"))
+    start_us = cell.state.now_us + 3_600_000_000
+    made = cell.feed(
+        "reservation.apply",
+        {"reservation": "night", "pool": cell.state.nodes["n1"].pool, "tenant": "t", "count": 1,
+         "start_us": start_us, "end_us": start_us + 3_600_000_000, "author": "o", "reason": "r"},
+        source="/operator",
+    )  # fmt: skip
+    assert "applied" == made.code, made
+
+    async with room_with(cell.records) as room:
+        found = room.ask(
+            "SELECT about, before IS NULL FROM policy_changes"
+            " WHERE type IN ('prices.applied', 'reservation.applied') ORDER BY \"offset\""
+        ).rows
+
+    assert [("list", True), ("other", True), ("list", False), ("night", True)] == found

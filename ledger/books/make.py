@@ -93,7 +93,7 @@ class Books:
         return dict(
             self.rows(
                 "SELECT tenant, CAST(sum(CAST(milli AS HUGEINT) * (t1 - t0)) AS HUGEINT)"
-                " FROM tiles JOIN owners USING (o) WHERE kind < 'idle free'"
+                " FROM tiles JOIN owners USING (o) WHERE kind < CAST('idle free' AS kind)"
                 " GROUP BY tenant ORDER BY tenant"
             )
         )
@@ -122,7 +122,7 @@ class Books:
                 for one in tariff.prices.book.prices
             ],
         )  # fmt: skip
-        self.db.execute("CREATE TABLE pays (kind VARCHAR)")
+        self.db.execute("CREATE TABLE pays (kind kind)")
         for kind in sorted(tariff.policy.holder_pays):
             self.db.execute("INSERT INTO pays VALUES (?)", (kind,))
         bounds = (period.start_us // 1_000_000, period.end_us // 1_000_000)

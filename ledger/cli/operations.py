@@ -69,9 +69,7 @@ async def ops(
     from ledger.operations.gather import Gathered
     from ledger.operations.ops import ops_report
 
-    (found,), _ = await _gather(
-        session, told, lambda edges: [_window(told, from_, to, edges)], Gathered
-    )
+    found, _ = await _gather_one(session, told, (from_, to), Gathered)
     _tell(session, told, ops_report(found))
 
 
@@ -85,9 +83,7 @@ async def capacity(
     from ledger.operations.capacity import capacity_report
     from ledger.operations.gather import Gathered
 
-    (found,), _ = await _gather(
-        session, told, lambda edges: [_window(told, from_, to, edges)], Gathered
-    )
+    found, _ = await _gather_one(session, told, (from_, to), Gathered)
     _tell(session, told, capacity_report(found))
 
 
@@ -139,9 +135,7 @@ async def acceptance(
 
     if run:
         session = await _run(session)
-    (found,), cells = await _gather(
-        session, told, lambda edges: [_window(told, from_, to, edges)], Trial
-    )
+    found, cells = await _gather_one(session, told, (from_, to), Trial)
     found.digest = digest(cells)
     report = acceptance_report(found)
     _tell(session, told, report)
@@ -196,6 +190,16 @@ def _window(told: Told, from_: str | None, to: str | None, edges: Edges) -> tupl
 
 
 G = TypeVar("G", bound="Gathered")
+
+
+async def _gather_one(
+    session: Session, told: Told, span: tuple[str | None, str | None], make: type[G]
+) -> tuple[G, dict[str, State]]:
+    """Return what there is of the window from --from to --to, as `_gather` does."""
+    (found,), cells = await _gather(
+        session, told, lambda edges: [_window(told, *span, edges)], make
+    )
+    return found, cells
 
 
 async def _gather(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.billing.charges import device_charges
 from ledger.counterfactual.work import BASES
+from ledger.percentile import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -145,8 +146,9 @@ def _group(key: tuple[str, str], names: list[str], one: Sums, other: Sums) -> di
         for name, rule in _COUNTS.items()
     }
     for name, part in (("wait_median_us", 50), ("wait_p95_us", 95), ("wait_longest_us", 100)):
-        numbers[name] = _difference(_quantile(mine, part), _quantile(theirs, part))
-    numbers["wait_total_us"] = _difference(_total(mine), _total(theirs))
+        one_us, other_us = percentile(_known(mine), part), percentile(_known(theirs), part)
+        numbers[name] = _difference(one_us, other_us)
+    numbers["wait_total_us"] = _difference(sum(_known(mine)), sum(_known(theirs)))
     return {
         "tenant": key[0] or None,
         "type": key[1] or None,
@@ -186,13 +188,8 @@ def _waits(sums: Sums, names: list[str]) -> list[int | None]:
     ]
 
 
-def _quantile(waits: list[int | None], per_cent: int) -> int | None:
-    ordered = sorted(one for one in waits if one is not None)
-    return ordered[-(-len(ordered) * per_cent // 100) - 1] if ordered else None
-
-
-def _total(waits: list[int | None]) -> int:
-    return sum(one for one in waits if one is not None)
+def _known(waits: list[int | None]) -> list[int]:
+    return [one for one in waits if one is not None]
 
 
 # -- interruptions, use, fragmentation, memory -------------------------------------------

@@ -12,12 +12,11 @@ from ledger.operations.demand import (
     advise,
     demands,
     ground_of,
-    time_percentile,
 )
 from ledger.operations.measure import Column, Metric, Part, Report, Section
 from ledger.operations.ops import money_of
-from ledger.operations.tasks import percentile
 from ledger.operations.words import duration_text
+from ledger.percentile import percentile, time_percentile
 
 if TYPE_CHECKING:
     from ledger.operations.demand import Demand

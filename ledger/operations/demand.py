@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.operations.words import duration_text, hours_text
+from ledger.percentile import time_percentile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +29,6 @@ __all__ = [
     "advise",
     "demands",
     "ground_of",
-    "time_percentile",
 ]
 
 _WHOLE_MILLI = 1000
@@ -59,16 +59,6 @@ _GROUNDS = {
 def ground_of(code: str) -> str:
     """Return what a wait was for, by its code: ``devices``, ``layout``, ``quota``, ``other``."""
     return _GROUNDS.get(code, "devices")
-
-
-def time_percentile(times: Counter[int], per_cent: int) -> int | None:
-    """Return the value that was not exceeded for so much of the time; None of no time."""
-    total, passed = times.total(), 0
-    for value in sorted(times):
-        passed += times[value]
-        if passed * 100 >= total * per_cent and times[value] > 0:
-            return value
-    return None
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from ledger.metering.report import DENOMINATORS
 from ledger.operations.causes import FREE, KINDS, USED, WASTE
 from ledger.operations.charts import Bars, Stacked
 from ledger.operations.measure import Column, Metric, Part, Report, Section
-from ledger.operations.tasks import percentile
+from ledger.percentile import percentile
 from ledger.wording import time_text
 from schemas.codes import CODES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ledger.operations.causes import FREE, USED
-from ledger.operations.tasks import percentile
 from ledger.operations.words import duration_text, hours_text, share_text
+from ledger.percentile import percentile
 from ledger.wording import listed
 
 if TYPE_CHECKING:

@@ -25,15 +25,7 @@ if TYPE_CHECKING:
     from ledger.operations.time_use import Hardware
     from ledger.reading import Seen
 
-__all__ = ["Asked", "Shape", "Tasks", "Wait", "percentile"]
-
-
-def percentile(values: list[int], per_cent: int) -> int | None:
-    """Return the value that so many per cent do not exceed (nearest rank); None of none."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[max(-(-len(ordered) * per_cent // 100), 1) - 1]
+__all__ = ["Asked", "Shape", "Tasks", "Wait"]
 
 
 @dataclass(slots=True)

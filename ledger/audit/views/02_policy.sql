@@ -6,7 +6,7 @@
 -- column time TIMESTAMP: when, UTC
 -- column cell VARCHAR: cell
 -- column type VARCHAR: type of the event
--- column about VARCHAR: pool, queue, quota, template, node, device ... that it is about
+-- column about VARCHAR: pool, queue, quota, price book, node, device ... that it is about
 -- column author VARCHAR: who
 -- column reason VARCHAR: why
 -- column source VARCHAR: who sent it
@@ -18,9 +18,11 @@ SELECT e.partition, e."offset", place(e.partition, e."offset") AS position,
        lag(e.data) OVER (PARTITION BY e.cell, e.type, about ORDER BY e."offset", e.n) AS before
 FROM (SELECT *, CASE WHEN type = 'quota.applied'
                      THEN concat_ws('/', data->>'tenant', data->>'project')
-                     ELSE coalesce(data->>'pool', data->>'queue', data->>'template', data->>'ask',
-                                   data->>'model_version', data->>'licence', data->>'reservation',
-                                   lease, node, device, '') END AS about
+                     -- A reservation is in a pool, and is not about it.
+                     ELSE coalesce(data->>'reservation', data->>'pool', data->>'queue',
+                                   data->>'template', data->>'ask', data->>'model_version',
+                                   data->>'licence', data->>'book', lease, node, device, '')
+                END AS about
       FROM events WHERE (data->>'author') IS NOT NULL) e
 JOIN records r ON r.partition = e.partition AND r."offset" = e."offset"
 

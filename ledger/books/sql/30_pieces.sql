@@ -69,7 +69,7 @@ FROM points JOIN lengths USING (d) WHERE what IN (1, 2) GROUP BY ref, d;
 
 CREATE TABLE pieces AS
 SELECT x.d, x.i, p.t AS t0, p.until_us AS t1, 0 AS s, h.l AS o, h.milli, q.ab,
-       CASE WHEN q.gone THEN CASE WHEN h.kend <= p.k THEN NULL ELSE 'absent held' END
+       CAST(CASE WHEN q.gone THEN CASE WHEN h.kend <= p.k THEN NULL ELSE 'absent held' END
             WHEN h.kend <= p.k THEN coalesce(q.out, 'unavailable cleaning')
             WHEN q.out IN ('unavailable node-lost', 'unavailable node-silent',
                            'unavailable quarantined', 'unavailable unhealthy')
@@ -78,7 +78,7 @@ SELECT x.d, x.i, p.t AS t0, p.until_us AS t1, 0 AS s, h.l AS o, h.milli, q.ab,
             WHEN y.l IS NOT NULL THEN 'allocated idle'
             WHEN h.kpart <= p.k THEN 'allocated over'
             WHEN h.kstart <= p.k THEN 'allocated running'
-            ELSE 'allocated starting' END AS kind
+            ELSE 'allocated starting' END AS kind) AS kind
 FROM (SELECT d, h, unnest(range(i0, i1)) AS i FROM held_spans) AS x
      JOIN holds AS h USING (h) JOIN steps AS p ON p.d = x.d AND p.i = x.i
      JOIN conditions AS q ON q.q = p.q

@@ -59,7 +59,7 @@ CREATE TABLE corrections AS
 SELECT d, s, o, i0 AS i, kind, from_us, until_us FROM reaching
 WHERE since_us IS NOT NULL AND from_us < until_us
 UNION ALL
-SELECT b.d, b.s, b.o, x.i, 'unknown unheard', greatest(x.since_us, b.t0), x.t
+SELECT b.d, b.s, b.o, x.i, CAST('unknown unheard' AS kind), greatest(x.since_us, b.t0), x.t
 FROM stretches AS b JOIN silences AS x ON x.d = b.d AND x.i = b.i1
 WHERE b.kind LIKE 'idle %' AND greatest(x.since_us, b.t0) < x.t;
 

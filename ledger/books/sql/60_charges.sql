@@ -17,7 +17,8 @@ WITH asked AS (
          (SELECT DISTINCT profile FROM slices UNION SELECT ''),
          (SELECT DISTINCT delivery FROM owners UNION SELECT '')
 )
-SELECT asked.e, asked.ab, asked.profile, asked.delivery, price.* EXCLUDE (model, profile, delivery)
+SELECT CAST(row_number() OVER () AS INTEGER) AS r, asked.e, asked.ab, asked.profile,
+       asked.delivery, price.* EXCLUDE (model, profile, delivery)
 FROM asked JOIN price
      ON price.valid_from_s <= asked.from_s
         AND coalesce(price.model, asked.model) = asked.model
@@ -34,29 +35,28 @@ SELECT s, profile, row_number() OVER (ORDER BY slice) AS place FROM slices
 UNION ALL SELECT 0, '', 0;
 
 CREATE TABLE lines AS
-WITH single AS (
-    SELECT d, start_s, end_s, 0 AS s, CAST((g >> 31) - 2147483648 AS INTEGER) AS o,
-           1000 AS milli, CAST(g >> 6 & 33554431 AS INTEGER) AS ab,
-           enum_range(NULL::kind)[(g & 63) + 1] AS kind, false AS paid
+WITH every AS (
+    SELECT d, start_s, end_s, 0 AS s, CAST((g >> 31) - 2147483648 AS INTEGER) AS o, 1000 AS milli,
+           CAST(g >> 6 & 33554431 AS INTEGER) AS ab,
+           CAST(enum_range(NULL::kind) AS kind[])[(g & 63) + 1] AS kind,
+           '' AS turn, false AS paid
     FROM seconds WHERE g >= 0
-    UNION ALL BY NAME
+    UNION ALL
     SELECT x.d, x.start_s, x.end_s, p.s, p.o, p.milli, p.ab, p.kind,
-           kind LIKE 'absent %' AND bool_or(p.o <> 0 AND p.kind IN (FROM pays))
-               OVER (PARTITION BY x.d, x.start_s) AS paid
-    FROM seconds AS x JOIN tiles AS p ON p.d = x.d AND p.t0 = x.t0 WHERE x.g < 0
-),
-every AS (
-    SELECT * EXCLUDE (paid), o <> 0 AND kind IN (FROM pays) AS holder_pays FROM single
-    WHERE paid OR kind NOT LIKE 'absent %' OR (o <> 0 AND kind IN (FROM pays))
+           CASE WHEN p.s = 0 THEN coalesce(owners.owner, '') ELSE '' END,
+           bool_or(p.o <> 0 AND p.kind IN (FROM pays)) OVER (PARTITION BY x.d, x.start_s)
+    FROM seconds AS x JOIN tiles AS p ON p.d = x.d AND p.t0 = x.t0
+         LEFT JOIN owners ON owners.o = p.o
+    WHERE x.g < 0
 ),
 cut AS (
-    SELECT every.* EXCLUDE (start_s, end_s), e, greatest(start_s, from_s) AS start_s,
-           least(end_s, until_s) AS end_s
+    SELECT every.* EXCLUDE (start_s, end_s, paid), e, greatest(start_s, from_s) AS start_s,
+           least(end_s, until_s) AS end_s, o <> 0 AND kind IN (FROM pays) AS holder_pays
     FROM every JOIN epochs ON start_s < until_s AND end_s > from_s
+    WHERE paid OR kind < CAST('absent missing' AS kind) OR (o <> 0 AND kind IN (FROM pays))
 )
-SELECT cut.* EXCLUDE (e), t.id AS price, t.size, t.list_nanos, t.agreed_nanos, places.place,
-       CASE WHEN milli < 1000 AND cut.s = 0 THEN coalesce(owners.owner, '') ELSE '' END AS turn,
-       milli * (end_s - start_s) * 1000000000 AS amount
+SELECT cut.* EXCLUDE (e, ab), t.r, CAST(places.place AS INTEGER) AS place,
+       CAST(milli AS BIGINT) * (end_s - start_s) * 1000000000 AS amount
 FROM cut JOIN places USING (s) LEFT JOIN owners USING (o)
      LEFT JOIN tariff AS t
      ON t.e = cut.e AND t.ab = cut.ab
@@ -66,15 +66,19 @@ FROM cut JOIN places USING (s) LEFT JOIN owners USING (o)
 -- Hours are rounded to a thousand-millionth, by the largest remainder among a device's lines
 -- at one price: their sum is what it would be without.
 CREATE VIEW charges AS
-WITH sums AS (
+WITH priced AS (
+    SELECT lines.* EXCLUDE (r), t.id AS price, t.size, t.list_nanos, t.agreed_nanos
+    FROM lines JOIN tariff AS t USING (r)
+),
+sums AS (
     SELECT d, price, (2 * sum(amount) + any_value(size)) // (2 * any_value(size))
                      - sum(amount // size) AS missing
-    FROM lines WHERE price IS NOT NULL GROUP BY d, price
+    FROM priced GROUP BY d, price
 ),
 ranked AS (
     SELECT *, row_number() OVER (
                   PARTITION BY d, price ORDER BY amount % size DESC, start_s, place, turn, kind) AS n
-    FROM lines WHERE price IS NOT NULL
+    FROM priced
 ),
 rounded AS (
     SELECT ranked.* EXCLUDE (n, place, turn),

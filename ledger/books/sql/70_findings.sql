@@ -39,7 +39,7 @@ FROM ends ANTI JOIN grants USING (c, lease);
 CREATE VIEW found_conservation AS
 WITH parts AS (
     SELECT d, sum(CAST(milli AS HUGEINT) * (t1 - t0)) AS milli_us
-    FROM tiles WHERE kind NOT LIKE 'absent %' GROUP BY d
+    FROM tiles WHERE kind < CAST('absent missing' AS kind) GROUP BY d
 ),
 spans AS (
     SELECT d, p, t, health, lead(t) OVER (PARTITION BY d ORDER BY k) AS until_us
