@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ledger.audit.asking import load
+from ledger.audit.auditor import load
 from ledger.audit.sql import Limits
 from ledger.log.memory import MemoryLog
 from tests.ledgers import PREFIX, TEAM
@@ -17,7 +17,7 @@ from tests.replay_support import put
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from ledger.audit.asking import Room
+    from ledger.audit.auditor import Room
     from ledger.log.port import Log
     from tests.ledgers import Site
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from ledger.audit.asking import Room, load
+from ledger.audit.auditor import Room, load
 from ledger.audit.sql import Limits
-from ledger.audit.texts import REPORTS
+from ledger.audit.sql_texts import REPORTS
 from ledger.log.memory import MemoryLog
 from ledger.testing import CoreDriver, device
 from tests.audit_support import time_text

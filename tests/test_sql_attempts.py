@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from ledger.audit.asking import Room, audit, load
+from ledger.audit.auditor import Room, audit, load
 from ledger.audit.sql import AtLimit, BadQuery, Limits
 from ledger.log.sqlite import SqliteLog
 from tests.audit_support import fill

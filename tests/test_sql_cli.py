@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger.archive.follow import Follower, Options
-from ledger.audit import keeping
+from ledger.audit import query_record
+from ledger.audit.sql_texts import REPORTS, VIEWS
 from ledger.audit.tables import TABLES
-from ledger.audit.texts import REPORTS, VIEWS
 from ledger.cli import app
 from ledger.log.port import Entry, LogUnavailable
 from ledger.log.sqlite import SqliteLog
@@ -123,7 +123,7 @@ def test_an_archive_keeps_questions_beside_it(
     def refused(*_: Any) -> int:
         raise PermissionError
 
-    monkeypatch.setattr("ledger.audit.keeping.os.open", refused)
+    monkeypatch.setattr("ledger.audit.query_record.os.open", refused)
     again = run("sql", "SELECT 1", "--log", "archive:archive", "--csv")
     assert ["1"] == again.stdout.splitlines()[1:]
     assert "this question is not on record" in again.stderr
@@ -182,7 +182,7 @@ async def test_what_others_write_on_the_topic_is_seen(tmp_path: Path) -> None:
     async with SqliteLog(tmp_path / "log") as log:
         await fill(Site(log))
         await log.append(f"{PREFIX}.audit", 0, [Entry(b"/x", b"{}"), Entry(b"/x", None)])
-        found = (await keeping.queries_of(log, PREFIX)).to_pylist()
+        found = (await query_record.queries_of(log, PREFIX)).to_pylist()
     assert [("/x", "unreadable")] * 2 == [(one["who"], one["outcome"]) for one in found]
 
 
@@ -193,6 +193,6 @@ async def test_a_log_from_before_gets_the_topic(tmp_path: Path) -> None:
          "outcome": "answered", "took_us": 0, "client": "x"}
     )  # fmt: skip
     async with SqliteLog(tmp_path / "log") as log:
-        assert "audit/0@0" == await keeping.keep_on_log(log, "other", "/x", query)
-        assert "audit/0@1" == await keeping.keep_on_log(log, "other", "/x", query)
+        assert "audit/0@0" == await query_record.keep_on_log(log, "other", "/x", query)
+        assert "audit/0@1" == await query_record.keep_on_log(log, "other", "/x", query)
         assert 1 == await log.partitions("other.audit")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from ledger.audit.asking import Room, load
+from ledger.audit.auditor import Room, load
+from ledger.audit.loading import Known, Unreadable, Verdicts, take_rows
 from ledger.audit.raw import raw_rows
 from ledger.audit.sql import AtLimit, BadQuery, Ledger, Limits
+from ledger.audit.sql_texts import TEXTS, VIEWS, parse
 from ledger.audit.tables import TABLES
-from ledger.audit.taking import Known, Unreadable, Verdicts, take_rows
-from ledger.audit.texts import TEXTS, VIEWS, parse
 from ledger.core.fold import Fold, LogDamaged
 from ledger.log.memory import MemoryLog
 from ledger.log.port import Entry, TopicState

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ledger.audit.asking import Room
+    from ledger.audit.auditor import Room
     from ledger.core.state import State
 
 SEEDS = (3, 5)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from collectors.agent.baselines import learn
-from collectors.agent.hearing import not_for_this
 from collectors.agent.lease_work import LeaseWork, Patience
+from collectors.agent.order_checks import not_for_this
 from collectors.agent.partition_work import PartitionWork
 from collectors.agent.telling import Teller, keep_told, last_told
 from collectors.agent.view import same_but_health, view

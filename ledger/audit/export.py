@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow.parquet as pq
 
+from ledger.audit.sql_texts import VIEWS
 from ledger.audit.tables import TABLES
-from ledger.audit.texts import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ledger.audit.asking import Room
+    from ledger.audit.auditor import Room
 
 __all__ = ["Exported", "export"]
 

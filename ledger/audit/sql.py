@@ -8,7 +8,7 @@ that a SELECT, is there for clear messages.
 
 The database keeps neither its memory limit nor its time limit in every case: a constant
 of four gigabytes is made before either is looked at. So whoever asks is asked in a process
-of its own, which the kernel holds to them (`ledger.audit.room`).
+of its own, which the kernel holds to them (`ledger.audit.sandbox`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of an audit: what their columns are. Views over them are `ledger.audit.texts`.
+"""The tables of an audit: what their columns are. Views over them are `ledger.audit.sql_texts`.
 
 Every table is described here once: the database is made from it, and
 ``gpuledger sql --tables`` prints it.

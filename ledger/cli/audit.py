@@ -26,7 +26,7 @@ from ledger.cli.common import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from ledger.audit.asking import Auditor
+    from ledger.audit.auditor import Auditor
     from ledger.audit.sql import Result
     from ledger.verify import Report
 
@@ -117,7 +117,7 @@ async def sql(
 
 
 async def _export(session: Session, auditor: Auditor, folder: Path) -> None:
-    from ledger.audit.asking import client_name
+    from ledger.audit.auditor import client_name
     from ledger.audit.export import export
 
     if folder.exists():  # noqa: ASYNC240 - nothing else runs here
@@ -149,7 +149,7 @@ class Asking:
     @asynccontextmanager
     async def open(self, session: Session, at: str | None) -> AsyncIterator[Auditor]:
         """Load a copy for the block; what is wrong with a question is a no (exit 1)."""
-        from ledger.audit.asking import audit
+        from ledger.audit.auditor import audit
         from ledger.audit.sql import BadQuery, Limits
         from ledger.cli.questions import upto_of
         from ledger.client import default_source
@@ -199,8 +199,8 @@ def told(session: Session, auditor: Auditor) -> None:
 
 def _tables(session: Session) -> None:
     """Describe every table, view and macro."""
+    from ledger.audit.sql_texts import TEXTS
     from ledger.audit.tables import TABLES
-    from ledger.audit.texts import TEXTS
 
     for one in TABLES:
         _described(session, "table", one.name, one.meaning, one.columns)

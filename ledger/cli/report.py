@@ -1,6 +1,6 @@
 """``gpuledger report``: ready questions, each with its own options.
 
-The questions of an auditor are SQL with a description (`ledger.audit.texts.REPORTS`); their
+The questions of an auditor are SQL with a description (`ledger.audit.sql_texts.REPORTS`); their
 options are made from it when one is asked for. Other modules add commands to the same group.
 """
 
@@ -19,7 +19,7 @@ from ledger.cli.common import Session, Usage, command, table
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ledger.audit.texts import Parameter, Text
+    from ledger.audit.sql_texts import Parameter, Text
 
 __all__ = ["register"]
 
@@ -36,7 +36,7 @@ class _Group(TyperGroup):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's own
-        from ledger.audit.texts import REPORTS
+        from ledger.audit.sql_texts import REPORTS
 
         return [*super().list_commands(ctx), *sorted(REPORTS)]
 
@@ -44,7 +44,7 @@ class _Group(TyperGroup):
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
-        from ledger.audit.texts import REPORTS
+        from ledger.audit.sql_texts import REPORTS
 
         text = REPORTS.get(cmd_name)
         if text is None:
@@ -72,7 +72,7 @@ def register(app: typer.Typer) -> None:
 
 def list_reports(session: Session) -> None:
     """List the ready questions and what they are asked with; [..] may be left out."""
-    from ledger.audit.texts import REPORTS
+    from ledger.audit.sql_texts import REPORTS
 
     if session.json:
         for text in sorted(REPORTS.values(), key=lambda one: one.name):

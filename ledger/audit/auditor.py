@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from ledger.audit.frames import arrow_bytes, arrow_table, read_frame, write_frame
-from ledger.audit.keeping import keeper_of, queries_of
+from ledger.audit.query_record import keeper_of, queries_of
 from ledger.audit.raw import raw_rows
 from ledger.audit.sql import AtLimit, BadQuery, Limits, Result
 from ledger.audit.tables import QUERIES
@@ -51,14 +51,14 @@ _MAX_DETAIL = 600
 
 
 class Room:
-    """The process that has the copy (`ledger.audit.room`). Give it rows, `settle`, then `ask`."""
+    """The process with the copy (`ledger.audit.sandbox`). Give it rows, `settle`, then `ask`."""
 
     def __init__(self, limits: Limits) -> None:
         """Start it, with an environment that says nothing of the one that asks."""
         self._limits = limits
         self._topic = "events"
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from ledger.audit.room import main; main()"],
+            [sys.executable, "-P", "-c", "from ledger.audit.sandbox import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={
@@ -263,7 +263,7 @@ async def audit(
     """Load a copy of the ledger at ``url`` for the block, and ask as ``who``.
 
     Raises as `load` does. There is no way not to be on record of a log that can be written
-    to; for an archive see `ledger.audit.keeping`.
+    to; for an archive see `ledger.audit.query_record`.
     """
     log = open_log(url, read_only=True)
     try:

@@ -26,6 +26,7 @@ import orjson
 import pyarrow as pa
 
 from ledger.audit.frames import arrow_bytes, arrow_table, read_frame, write_frame
+from ledger.audit.loading import Known, Unreadable, Verdicts, take_rows
 from ledger.audit.sql import (
     AtLimit,
     BadQuery,
@@ -35,9 +36,8 @@ from ledger.audit.sql import (
     out_of_time,
     too_large,
 )
+from ledger.audit.sql_texts import TEXTS
 from ledger.audit.tables import TABLES, constants
-from ledger.audit.taking import Known, Unreadable, Verdicts, take_rows
-from ledger.audit.texts import TEXTS
 
 if TYPE_CHECKING:
     from typing import IO
