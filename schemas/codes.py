@@ -89,7 +89,11 @@ _FINAL = (
     ("illegal_transition", 154, "the lifecycle has no such edge"),
     ("not_partitionable", 158, "no MIG mode, no profiles reported, or its node is away"),
     ("not_a_layout", 159, "the profiles have no place together on the device"),
-    ("price_fixed", 167, "what is on record of a price book stays as it is"),
+    (
+        "price_fixed",
+        167,
+        "what is on record of a price book stays: add a price with a later valid_from",
+    ),
     ("price_backdated", 168, "what has a price already gets a new one from now on only"),
     ("quota_cycle", 155, "a quota cannot be above itself"),
     ("quota_too_deep", 185, "there are as many quotas above one another as there may be"),

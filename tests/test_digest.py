@@ -48,6 +48,10 @@ def cell() -> CoreDriver:
     rule = {"model_version": "m1", "architectures": ["hopper"], "driver_min": "550"}
     cell.feed("compatibility.apply", rule | about, source="/team")
     cell.feed("licence.apply", {"licence": "lic", "count": 3} | about, source="/team")
+    price = {"sku": "gpu", "unit": "GPU-Hours", "list_nanos": 1} | about
+    heading = {"currency": "EUR", "issuer": "i", "provider": "p", "host": "h", "account": "a"}
+    prices = [price | {"valid_from": "2026-01-01T00:00:00Z"}]
+    cell.feed("prices.apply", {"book": "b", "prices": prices} | heading | about, source="/team")
     types = [{"type": "q", "most": 4, "memory_mib": 1}]
     facts = {"architecture": "hopper", "capability": "9.0", "encoder_sessions": 2}
     card = device("GPU-c", vgpu_types=types, iommu_group="1", pci_address="0000:01:00.0", **facts)

@@ -205,7 +205,7 @@ def test_the_book_on_record_is_used_and_a_file_goes_before_it(tmp_path: Path) ->
     known(cell, HOUR)
     asyncio.run(_write(tmp_path / "log.sqlite", cell.records))
     url = f"sqlite:{tmp_path / 'log.sqlite'}"
-    assert "has: first, second" in call(url, "ops", status=1)
+    assert "on record, first, second: --book" in call(url, "ops", status=1)
     assert "has: first, second" in call(url, "ops", "--book", "third", status=1)
     (tmp_path / "file.json").write_bytes(book(price("gpu", "GPU-Hours", 0)))
     money = {}

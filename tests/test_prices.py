@@ -120,7 +120,7 @@ def test_without_one_book_on_record_there_is_no_bill() -> None:
         prices_on_record([one.state])
     _apply(one, _H100)
     _apply(one, _H100, book="internal")
-    with pytest.raises(NoBook, match="internal, list"):
+    with pytest.raises(NoBook, match="several price books on record, internal, list: --book"):
         prices_on_record([one.state])
     with pytest.raises(NoBook, match="price book absent"):
         prices_on_record([one.state], "absent")

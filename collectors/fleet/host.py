@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collectors.fake_nvml.gpu import FakeGpu
     from collectors.fake_nvml.node import FakeNode
     from collectors.fleet.log import FleetLog, NodeLog
+    from collectors.use.watch import UseOptions
 
 __all__ = ["HostOptions", "HostSpec", "PlayingAgent", "SimulatedHost", "Start", "board_named"]
 
@@ -69,6 +70,7 @@ class HostOptions:
 
     ``run_us`` is how long a task runs whose request does not say; without ``plays`` no task is
     ever started. ``heartbeat_s`` must be well below the workers' ``heartbeat_limit_s``.
+    ``use`` is how the use of devices is watched; None: it is not.
     """
 
     prefix: str = "gpuledger"
@@ -77,6 +79,7 @@ class HostOptions:
     run_us: int = 60 * _US
     plays: bool = True
     agent: NodeOptions = field(default_factory=NodeOptions)
+    use: UseOptions | None = None
 
 
 class _HostClock:
@@ -265,7 +268,9 @@ class SimulatedHost:
         )
         if isinstance(agent, PlayingAgent):
             agent.play_with(self.processes, options.run_us)
-        shell = NodeShell(log, agent, ShellOptions(options.prefix, options.heartbeat_s))
+        shell = NodeShell(
+            log, agent, ShellOptions(options.prefix, options.heartbeat_s, options.use)
+        )
         return Start(agent, shell, log)
 
     # -- what befalls it ------------------------------------------------------------

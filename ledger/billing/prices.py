@@ -61,9 +61,11 @@ class Prices:
         if not found:
             when = datetime.fromtimestamp(at_s, UTC).isoformat()
             what = " ".join(part for part in about if part)
+            models = {one.model or "any" for one in self.book.prices if one.valid_from_s <= at_s}
             raise NoPrice(
-                f"no price of {self.book.book} is for {what} ({row.device}) at {when};"
-                " add one with a valid_from not later than that"
+                f"no price of {self.book.book} is for {what} ({row.device}) at {when}; it then has"
+                f" prices for the models {', '.join(sorted(models)) or 'none'}: add one for this"
+                " model, by its whole name, with a valid_from not later than that"
             )
         return max(found, key=lambda one: (one.narrowness, one.valid_from_s))
 
@@ -81,11 +83,16 @@ def prices_on_record(cells: Iterable[State], name: str | None = None) -> Prices:
             canonical = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
             found.setdefault(book, {})[canonical] = plain
     names = ", ".join(sorted(found)) or "none"
-    if name is None and len(found) == 1:
+    if name is None and len(found) > 1:
+        raise NoBook(f"there are several price books on record, {names}: --book says which")
+    if name is None and found:
         name = next(iter(found))
     if name is None or name not in found:
         what = "a price book" if name is None else f"price book {name}"
-        raise NoBook(f"{what} has to be on record, and the log has: {names}")
+        raise NoBook(
+            f"{what} has to be on record, and the log has: {names};"
+            " gpuledger prices apply FILE, or --prices FILE"
+        )
     if len(found[name]) > 1:
         raise NoBook(f"two cells have other prices in price book {name}; apply one to both")
     canonical, plain = next(iter(found[name].items()))

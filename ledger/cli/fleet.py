@@ -54,6 +54,7 @@ async def fleet(
     from collectors.fleet.fleet import SimulatedFleet
     from collectors.fleet.host import HostOptions
     from collectors.health.hearing import WatchOptions
+    from collectors.use.watch import UseOptions
     from ledger.cli.site import stop_on_signals
 
     specs = _specs(name, first, nodes, pool, _boards(board or ["H100"], gpus), mig=mig)
@@ -63,7 +64,8 @@ async def fleet(
     except BadFile as error:
         raise Usage(str(error)) from None
     look_us = round(look_s * _US)
-    # Events are asked for ten times as often as devices are read, as on a machine of its own.
+    # Events are asked for, and samples of use taken, ten times as often as devices are read, as
+    # on a machine of its own.
     watch = WatchOptions(listen_us=look_us // 10, signs_us=look_us)
     options = HostOptions(
         prefix=session.prefix,
@@ -72,6 +74,7 @@ async def fleet(
         run_us=run_s * _US,
         plays=plays,
         agent=NodeOptions(look_us=look_us, watch=watch),
+        use=UseOptions(look_us // 10, look_us, look_us),
     )
     stop = stop_on_signals()
     async with session.open(write=True) as log:

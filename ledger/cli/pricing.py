@@ -52,4 +52,4 @@ def recorded_prices(cells: Iterable[State], book: str | None) -> Prices:
     try:
         return prices_on_record(cells, book)
     except NoBook as error:
-        raise No(f"{error}; gpuledger prices apply FILE, or --prices FILE") from None
+        raise No(str(error)) from None

@@ -54,7 +54,7 @@ def shape_of(need: Need) -> Shape | None:
 
 
 class Samples:
-    """Looks at what is free every ``step_us``, after the first decision at or after the instant."""
+    """Looks at what is free every ``step_us``, after the last decision until the instant."""
 
     def __init__(self, start_us: int, step_us: int) -> None:
         """Look for the first time after a step."""
@@ -62,8 +62,6 @@ class Samples:
         self._next_us = start_us + step_us
         self._step_us = step_us
         self._touched = Touched()
-        #: Nodes that may be otherwise than they were when last looked at.
-        self._stale: dict[str, None] = {}
         #: Node -> what is free there, by model; and on how many nodes the same is.
         self._there: dict[str, list[tuple[str, Spot]]] = {}
         self._now: Counter[tuple[str, Spot]] = Counter()
@@ -71,31 +69,28 @@ class Samples:
         self._seen: Counter[tuple[str, Spot]] = Counter()
 
     def take(self, state: State, events: Iterable[dict[str, Any]], now_us: int) -> None:
-        """Follow a decision, and take the samples that are due; the state is after it."""
+        """Take the samples that were due before a decision, and follow it; the state is after."""
+        self._look(now_us - 1)
         touched = self._touched
         for event in events:
             touched.add(state, event)
-        for uuid in touched.devices:
-            device = state.devices.get(uuid)
-            if device is not None:
-                self._stale[device.node] = None
-        touched.clear()
-        if now_us >= self._next_us:
-            self._look(state, now_us)
-
-    def finish(self, state: State, end_us: int) -> None:
-        """Take the samples that are left until the end."""
-        self.take(state, (), end_us)
-
-    def _look(self, state: State, now_us: int) -> None:
-        due = (now_us - self._next_us) // self._step_us + 1
-        self._next_us += due * self._step_us
-        self.count += due
-        for name in self._stale:
+        there = (state.devices.get(uuid) for uuid in touched.devices)
+        for name in dict.fromkeys(device.node for device in there if device is not None):
             self._now.subtract(self._there.get(name, ()))
             self._there[name] = list(_spots(state, state.nodes[name]))
             self._now.update(self._there[name])
-        self._stale.clear()
+        touched.clear()
+
+    def finish(self, end_us: int) -> None:
+        """Take the samples that are left until the end."""
+        self._look(end_us)
+
+    def _look(self, until_us: int) -> None:
+        if until_us < self._next_us:
+            return
+        due = (until_us - self._next_us) // self._step_us + 1
+        self._next_us += due * self._step_us
+        self.count += due
         for key, nodes in self._now.items():
             if nodes:
                 self._seen[key] += due * nodes

@@ -121,7 +121,7 @@ class Sums:
     def finish(self, end_us: int) -> None:
         """Count up to a time after the last decision what has not ended."""
         self.end_us = end_us
-        self.free.finish(self.state, end_us)
+        self.free.finish(end_us)
         self.memory.finish(end_us)
         self.use.finish(end_us)
         if self._meter is not None:

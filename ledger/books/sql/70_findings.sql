@@ -4,8 +4,8 @@ CREATE VIEW found_duplicate AS
 SELECT 'request ' || request || ' was received ' || count(*) || ' times' AS what
 FROM requests GROUP BY c, request HAVING count(*) > 1
 UNION ALL
-SELECT 'lease ' || lease || ' was granted ' || count(*) || ' times'
-FROM grants GROUP BY c, lease HAVING count(*) > 1
+SELECT 'lease ' || lease || ' was granted ' || count(DISTINCT k0) || ' times'
+FROM grants GROUP BY c, lease HAVING count(DISTINCT k0) > 1
 UNION ALL
 SELECT 'lease ' || lease || ' ended ' || count(*) || ' times'
 FROM ends GROUP BY c, lease HAVING count(*) > 1;
