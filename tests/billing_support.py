@@ -104,7 +104,7 @@ def issued(
     if found.late:
         again = Collector(month, around, grace_us, frozenset(found.late))
         found, known_us = _collected(values, again)
-    state = found.state_of(month.name)
+    state = found.state_of(month, known_us)
     return Bill(month, month_bill(found, chosen), state, known_us, {0: len(values)})
 
 

@@ -605,6 +605,16 @@ def test_u4_the_export_names_the_checkpoint_that_proved_the_log(
     assert "TAMPERED" in gpuledger("bill", *other, *proved, status=4)
 
 
+def test_months_beside_the_log_are_settled_or_open(site: list[str]) -> None:
+    """A month before the first record is closed once its grace is over; a later one is open."""
+    said = {
+        month: orjson.loads(gpuledger("bill", *site, "--period", month, "--json"))
+        for month in ("2026-08", "2027-06")
+    }
+    assert ("closed", 0) == (said["2026-08"]["state"], said["2026-08"]["rows"])
+    assert ("open", 0) == (said["2027-06"]["state"], said["2027-06"]["rows"])
+
+
 def test_the_command_says_what_is_wrong(site: list[str], tmp_path: Path) -> None:
     """No month, no such month, no prices, no bill: usage or a no, and never a traceback."""
     assert "bill takes --period" in gpuledger("bill", *site, status=2)

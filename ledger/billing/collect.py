@@ -108,9 +108,18 @@ class Collector(Book):
                         part = replace(row, start_us=start_us, end_us=end_us)
                     self.rows.setdefault(key, []).append((issued.name, part))
 
-    def state_of(self, month: str) -> str:
-        """Return how settled a month is; one that has not begun is open."""
-        return next((one.state for one in self.periods if one.period.name == month), "open")
+    def state_of(self, month: Period, known_us: int) -> str:
+        """Return how settled a month is when everything until ``known_us`` is known.
+
+        One that has not begun is open; of one before the first record nothing is to come but
+        what is late.
+        """
+        for one in self.periods:
+            if one.period.name == month.name:
+                return one.state
+        if month.start_us > self.periods[0].period.start_us:
+            return "open"
+        return "closed" if known_us >= month.end_us + self._grace_us else "closing"
 
 
 def month_bill(collector: Collector, tariff: Tariff) -> list[Origin]:
@@ -169,7 +178,7 @@ def bill_of(metered: Metered, tariff: Tariff) -> Bill:
         bill.ends[number] = meter.fold.head.offset
         if found is not None:
             bill.origins += month_bill(found, tariff)
-            bill.state = min(bill.state, found.state_of(month.name), key=_SETTLED.index)
+            bill.state = min(bill.state, found.state_of(month, meter.known_us), key=_SETTLED.index)
             bill.known_us = max(bill.known_us, meter.known_us)
     return bill
 
