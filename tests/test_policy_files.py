@@ -559,6 +559,9 @@ def test_a_small_team_in_one_file(cli: Cli) -> None:
         assert "unknown_template" == unknown["code"]
     assert "template training" in cli("show", "run").stdout
     assert "prices-2026" == cli.json("bill", "--period", "2026-01")["price_book"]
+    listed = [orjson.loads(line) for line in cli("prices", "list", "--json").stdout.splitlines()]
+    assert ["gpu", "h100", "h100-1g", "h100-1g", "share"] == [one["sku"] for one in listed]
+    assert ("3.6 EUR", "2.9 EUR") == (listed[1]["list"], listed[1]["contracted"])
     assert cli.json("verify")["ok"]
 
 

@@ -35,7 +35,6 @@ def register(app: typer.Typer) -> None:
         ("queue", "A waiting line and its rules.", {"apply": queue_apply}),
         ("quota", "What tenants may hold at once.", {"apply": quota_apply, **quotas.COMMANDS}),
         ("template", "What requests of a task type get and must say.", {"apply": template_apply}),
-        ("prices", "What GPU time costs.", {"apply": prices_apply}),
         ("node", "Nodes in and out of service.", {"set": node_set, **partition.COMMANDS}),
         ("device", "Devices in quarantine.", {"clear": device_clear}),
     )
@@ -214,16 +213,6 @@ async def quota_apply(
     if not names_a_file(tenant) and options.gpus is None and options.gpu_milli is None:
         raise Usage("give one of --gpus and --gpu-milli")
     await _set(session, speaker, "quota", tenant, options, act)
-
-
-async def prices_apply(
-    session: Session,
-    file: Annotated[Path, typer.Argument(help="a price book (YAML, JSON); - is stdin")],
-    act: Act,
-    speaker: Speaker,
-) -> None:
-    """Put a price book on record, or more prices into it; what is on record of it stays."""
-    await perform(session, speaker, read_file(file, "prices", act), act)
 
 
 async def template_apply(
