@@ -177,6 +177,7 @@ def _window(told: Told, from_: str | None, to: str | None, edges: Edges) -> tupl
     """
     from ledger.metering.calendar import BadTime, span_of
     from ledger.operations.measure import Window
+    from ledger.wording import time_text
 
     place = _place(told)
     try:
@@ -185,7 +186,10 @@ def _window(told: Told, from_: str | None, to: str | None, edges: Edges) -> tupl
     except BadTime as error:
         raise Usage(str(error)) from None
     if end_us <= start_us:
-        raise Usage("the report would end before it begins")
+        began, ended = (time_text(one) for one in (edges.first_us, edges.last_us))
+        raise Usage(
+            f"the report would end before it begins; the ledger has records from {began} to {ended}"
+        )
     return Window(start_us, end_us), edges.last_us if to is None else end_us
 
 
