@@ -20,7 +20,7 @@ from ledger.billing.prices import read_prices
 from ledger.books.make import Room, open_books
 from ledger.books.source import files_of
 from ledger.collector import relax
-from ledger.log.port import Log, Record, TopicState, UnknownTopic
+from ledger.log.port import Log, LogError, Record, TopicState, UnknownTopic
 from ledger.metering.calendar import Period
 from ledger.metering.policy import POLICIES
 from ledger.wire import full_name
@@ -40,8 +40,14 @@ MONTH = Period("2026-10", START_US, START_US + DAYS * DAY_US)
 _TOPIC = full_name(PREFIX, "events")
 
 
+_ONLY_READ = "the log of a bench is only read: it grows by what the bench makes"
+
+
 class _Growing(Log):
-    """A log of which only the newest records are kept: what a follower has not read yet."""
+    """A log of which only the newest records are kept: what a follower has not read yet.
+
+    It is only read: nothing is put on it but by `grow`.
+    """
 
     def __init__(self) -> None:
         self.first = 0
@@ -83,13 +89,16 @@ class _Growing(Log):
     async def append(
         self, topic: str, partition: int | None, entries: Sequence[Entry]
     ) -> list[int]:
-        raise NotImplementedError
+        del topic, partition, entries
+        raise LogError(_ONLY_READ)
 
     async def create_topics(self, topics: Mapping[str, TopicState]) -> list[str]:
-        raise NotImplementedError
+        del topics
+        raise LogError(_ONLY_READ)
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicState]:
-        raise NotImplementedError
+        del names
+        raise LogError(_ONLY_READ)
 
     async def close(self) -> None:
         return

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from schemas.faults import first_fault
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -35,6 +37,6 @@ def read_model(path: Path, kind: type[M]) -> M:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, orjson.JSONEncodeError) as error:
         raise BadFile(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(step) for step in first["loc"]) or "the file"
-        raise BadFile(f"{path}: {place}: {first['msg']}") from error
+        place, message = first_fault(error)
+        where = ".".join(map(str, place)) or "the file"
+        raise BadFile(f"{path}: {where}: {message}") from error

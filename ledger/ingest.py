@@ -20,6 +20,7 @@ from ledger.core.decisions.turn import Input
 from ledger.log.port import MAX_HEADERS, MAX_RECORD_BYTES, Entry
 from schemas import cloudevents
 from schemas.catalogue import TYPES, adapter, parse_type
+from schemas.faults import first_fault
 from schemas.strict_json import JsonFault, read_strict
 
 if TYPE_CHECKING:
@@ -100,10 +101,10 @@ def fingerprint(wire_type: str, plain: dict[str, object]) -> str:
 
 
 def _first_fault(fault: ValidationError) -> str:
-    first = fault.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(step)[:80] for step in first["loc"])[:200]
+    where, message = first_fault(fault)
+    place = ".".join(str(step)[:80] for step in where)[:200]
     more = fault.error_count() - 1
-    text = f"{place or 'the record'}: {first['msg'][:200]}"
+    text = f"{place or 'the record'}: {message[:200]}"
     text += f" (and {more} more)" if more else ""
     # Names and values of the sender's are in it; a reply carries no control characters.
     return text if text.isprintable() else ascii(text)[1:-1][:_MOST_TEXT]

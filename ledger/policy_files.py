@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ledger.formats.documents import Node, NotTheFormat, read_documents, shown
+from ledger.formats.documents import Node, NotTheFormat, plain_of, read_documents, shown
 from schemas.catalogue import TYPES
+from schemas.faults import first_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -173,25 +174,18 @@ def _site(fields: Mapping[str, Node], about: Mapping[str, str]) -> Iterator[Poli
 def _record(node: Node, kind: str, about: Mapping[str, str]) -> PolicyRecord:
     if not isinstance(node.value, dict):
         raise NotTheFormat(f"a {kind} is a mapping of fields", line=node.line)
-    plain = {**about, **_plain(node)}
+    plain = {**about, **plain_of(node)}
     if "reason" not in plain:
         raise NotTheFormat("why? Say it with --reason, or reason in the file", line=node.line)
     try:
         # Not strict: the text of a file becomes what the field is.
         data = TYPES[KINDS[kind].type, 1].model.model_validate(plain, strict=False)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise NotTheFormat(message, f"{kind} {place}".rstrip(), _line(node, first["loc"])) from None
+        place, text = first_fault(error)
+        message = text.removeprefix("Value error, ")
+        path = f"{kind} {'.'.join(map(str, place))}".rstrip()
+        raise NotTheFormat(message, path, _line(node, place)) from None
     return policy_record(kind, data, node.line)
-
-
-def _plain(node: Node) -> Any:  # noqa: ANN401 - what a document holds
-    value = node.value
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _line(node: Node, place: Iterable[int | str]) -> int:

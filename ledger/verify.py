@@ -28,6 +28,7 @@ from ledger.log.port import MAX_RECORD_BYTES
 from ledger.reading import cells_of
 from ledger.wire import full_name
 from schemas.catalogue import wire_type
+from schemas.faults import first_fault
 from schemas.records import RECORD_VERSION, LedgerRecord
 from schemas.strict_json import JsonFault, loads_strict
 from schemas.upcast import UnknownVersion, upcast
@@ -338,8 +339,8 @@ def _fingerprint_fits(given: dict[str, Any]) -> None:
 
 
 def _first(error: ValidationError) -> str:
-    one = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, one['loc']))[:200]}: {one['msg'][:200]}"
+    place, message = first_fault(error)
+    return f"{'.'.join(map(str, place))[:200]}: {message[:200]}"
 
 
 def _missing(first: int, following: int) -> str:

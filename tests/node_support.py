@@ -12,9 +12,9 @@ from collectors.agent.journal import Clock, Journal
 from collectors.fake_nvml.node import make_node
 from collectors.fake_nvml.reader import FakeAsker, fake_library
 from collectors.health.hearing import WatchOptions
-from collectors.light.tasks import agent_source
 from collectors.nvml.host_facts import HostFacts
 from collectors.nvml.report import Standing
+from collectors.said import agent_source
 from ledger.core.outbox import messages
 from ledger.testing import CoreDriver
 from schemas.catalogue import adapter

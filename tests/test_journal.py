@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectors.agent.journal import Hold, Journal, JournalBusy
-from collectors.light.tasks import Said
 from collectors.mig.saga import Mark
+from collectors.said import Said
 from tests.node_support import SECOND, Time
 
 if TYPE_CHECKING:

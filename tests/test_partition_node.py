@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from collectors.fleet.description import DeviceSpec, NodeSpec
-from collectors.light.node import SimulatedNode, agent_source
+from collectors.light.node import SimulatedNode
 from collectors.light.tasks import Timing
+from collectors.said import agent_source
 from ledger.core.outbox import messages
 from ledger.testing import TEAM, CoreDriver
 from schemas.catalogue import adapter

@@ -10,25 +10,9 @@ from typing import Any
 from ledger.core.digest import digest
 from ledger.core.fold import Fold
 from ledger.testing import CoreDriver, device, mig_slice
+from tests.small_cells import cell_of, set_quota, state_of
 
 _S = 1_000_000
-
-
-def _cell(*, quota: int = 1_000_000, **queue: Any) -> CoreDriver:
-    cell = CoreDriver(check=True)
-    cell.pool()
-    cell.queue(**queue)
-    cell.quota(nominal_gpu_milli=quota)
-    return cell
-
-
-def _quota(cell: CoreDriver, tenant: str, nominal: int, **more: Any) -> str:
-    plain = {"tenant": tenant, "nominal_gpu_milli": nominal, "author": "op", "reason": "x", **more}
-    return cell.feed("quota.apply", plain, source="/operator").code
-
-
-def _state_of(cell: CoreDriver, request: str) -> str:
-    return cell.state.requests[cell.key(request)].state
 
 
 # -- reservations, and what stands beside them ----------------------------------------------
@@ -42,19 +26,19 @@ def _reserve(cell: CoreDriver, name: str, start_us: int, end_us: int, **more: An
 
 def test_a15_a_pool_for_some_tenants_is_reserved_for_these() -> None:
     """The nodes are chosen as for a request of the tenant."""
-    cell = _cell()
+    cell = cell_of()
     cell.pool(allowed_tenants=["t"])
     cell.node("n1", [device("GPU-a")])
 
     assert "applied" == _reserve(cell, "R", 10**9, 2 * 10**9)
-    _quota(cell, "other", 1_000)
+    set_quota(cell, "other", 1_000)
     assert "no_capacity" == _reserve(cell, "S", 3 * 10**9, 4 * 10**9, tenant="other")
 
 
 def test_a15_a_pool_that_no_longer_serves_the_tenant_is_told() -> None:
     """A reservation that cannot be kept raises its alarm at once."""
     for rule in ({"allowed_tenants": ["u"]}, {"allowed_modes": ["mig"]}):
-        cell = _cell()
+        cell = cell_of()
         cell.node("n1", [device("GPU-a")])
         _reserve(cell, "R", 10**9, 2 * 10**9)
         cell.pool(**rule)  # type: ignore[arg-type]
@@ -65,7 +49,7 @@ def test_a15_a_pool_that_no_longer_serves_the_tenant_is_told() -> None:
 
 def test_a15_what_a_lease_within_holds_now_is_still_reserved_later() -> None:
     """One device is not reserved twice because a short run within has it now."""
-    cell = _cell()
+    cell = cell_of()
     cell.node("n1", [device("GPU-a")])
     now_us = cell.now_us
     _reserve(cell, "R", now_us, now_us + 1_000 * _S)
@@ -78,7 +62,7 @@ def test_a15_what_a_lease_within_holds_now_is_still_reserved_later() -> None:
 
 def test_a15_a_lease_that_stops_on_a_draining_node_leaves_the_reservation_short() -> None:
     """What was in use within is not to be had again there."""
-    cell = _cell()
+    cell = cell_of()
     cell.node("n1", [device("GPU-a")])
     _reserve(cell, "R", cell.now_us, cell.now_us + 1_000 * _S)
     cell.submit("short", reservation="R", max_run_s=60)
@@ -90,7 +74,7 @@ def test_a15_a_lease_that_stops_on_a_draining_node_leaves_the_reservation_short(
 
 def test_a15_reservations_that_overlap_are_counted_together_when_the_second_opens() -> None:
     """The first one is looked at again then: time alone has changed what is needed."""
-    cell = _cell()
+    cell = cell_of()
     cell.node("n1", [device("GPU-a"), device("GPU-b")])
     now_us = cell.now_us
     _reserve(cell, "R", now_us, now_us + 1_000 * _S)
@@ -104,7 +88,7 @@ def test_a15_reservations_that_overlap_are_counted_together_when_the_second_open
 
 def test_s2_a_plan_that_time_moves_into_a_reservation_is_let_go() -> None:
     """A worker that has just loaded decides as one that went all the way."""
-    cell = _cell(ordering="backfill")
+    cell = cell_of(ordering="backfill")
     cell.node("n1", [device("GPU-a")])
     now_us = cell.now_us
     cell.submit("runs", max_run_s=100)
@@ -120,7 +104,7 @@ def test_s2_a_plan_that_time_moves_into_a_reservation_is_let_go() -> None:
 
 def test_s2_a_replica_that_asks_nothing_undoes_a_place_kept_apart_from_it() -> None:
     """Who keeps a place apart from its task's replicas hears of one that does not ask so."""
-    cell = _cell(preemption="any-tenant")
+    cell = cell_of(preemption="any-tenant")
     cell.node("n1", [device("GPU-a"), device("GPU-b")])
     cell.submit("low", preemptible=True, task={"id": "x"})
     cell.submit("lower", preemptible=True, task={"id": "y"})
@@ -129,12 +113,12 @@ def test_s2_a_replica_that_asks_nothing_undoes_a_place_kept_apart_from_it() -> N
     cell.node("n1", [device("GPU-a"), device("GPU-b"), device("GPU-c")])
     assert "granted" == cell.submit("plain", task={"id": "web"}).code
 
-    assert "queued" == _state_of(cell, "high")
+    assert "queued" == state_of(cell, "high")
 
 
 def test_s2_a_device_that_waits_no_longer_for_a_reboot_is_counted_no_longer() -> None:
     """Also where it reports no profiles any more."""
-    cell = _cell()
+    cell = cell_of()
     cell.node("n1", [device("GPU-a", mig_pending=True)])
     cell.node("n1", [device("GPU-a")])
 
@@ -143,7 +127,7 @@ def test_s2_a_device_that_waits_no_longer_for_a_reboot_is_counted_no_longer() ->
 
 def test_a15_a_reservation_is_not_replaced_by_another_tenants() -> None:
     """Those who wait within it would run in what is reserved for the other."""
-    cell = _cell()
+    cell = cell_of()
     cell.quota("u")
     cell.node("n1", [device("GPU-a")])
     opens_us = cell.now_us + 100 * _S
@@ -159,7 +143,7 @@ def test_a15_a_reservation_is_not_replaced_by_another_tenants() -> None:
 
 def test_q6_what_a_vgpu_that_is_being_cleaned_leaves_is_waited_for() -> None:
     """Its device will be free for a share: nobody is evicted from another one."""
-    cell = _cell(preemption="any-tenant")
+    cell = cell_of(preemption="any-tenant")
     types = [{"type": "thirds", "most": 3, "memory_mib": 20_000}]
     cell.node("n1", [device("GPU-a", vgpu_types=types), device("GPU-b")])
     cell.submit("virtual", {"mode": "vgpu", "type": "thirds"})
@@ -174,7 +158,7 @@ def test_q6_what_a_vgpu_that_is_being_cleaned_leaves_is_waited_for() -> None:
 
 def test_s2_who_was_evicted_rests_on_after_a_kept_place_was_lost() -> None:
     """Its rest falls due also when it was kept a place in between, as after a load."""
-    cell = _cell(preemption="any-tenant")
+    cell = cell_of(preemption="any-tenant")
     cell.pool(partition="create")
     profile = {"profile": "1g.10gb", "size": 1, "compute_slices": 1, "memory_mib": 9_856}
     card = device(
@@ -189,17 +173,17 @@ def test_s2_who_was_evicted_rests_on_after_a_kept_place_was_lost() -> None:
     cell.submit("low", ask, preemptible=True, task={"id": "x"})
     cell.submit("high", ask, priority=9)
     cell.answer_all_orders()
-    assert "granted" == _state_of(cell, "high")
+    assert "granted" == state_of(cell, "high")
     cell.node("n1", [card | {"slices": []}])
-    assert "reserved" == _state_of(cell, "low")
+    assert "reserved" == state_of(cell, "low")
     cell.tick(cell.now_us + 301 * _S)
 
-    assert "queued" == _state_of(cell, "low")
+    assert "queued" == state_of(cell, "low")
 
 
 def test_v1_a_slice_is_made_for_one_of_a_shorter_run_behind_one_who_may_not() -> None:
     """Where a plan forbids a slice to the first, the next ends before the planned start."""
-    cell = _cell(ordering="backfill")
+    cell = cell_of(ordering="backfill")
     cell.pool(partition="create")
     profile = {"profile": "1g.10gb", "size": 1, "compute_slices": 1, "memory_mib": 9_856}
     made = device(
@@ -219,12 +203,12 @@ def test_v1_a_slice_is_made_for_one_of_a_shorter_run_behind_one_who_may_not() ->
     cell.submit("short", ask, max_run_s=10, priority=1)
     cell.health("GPU-m", "healthy")
 
-    assert ("queued", "reserved") == (_state_of(cell, "long"), _state_of(cell, "short"))
+    assert ("queued", "reserved") == (state_of(cell, "long"), state_of(cell, "short"))
 
 
 def test_q6_nobody_goes_where_what_ends_leaves_enough_for_a_gang_in_repair() -> None:
     """One device is kept for the gang, and two become free: the second is waited for (344)."""
-    cell = _cell(preemption="any-tenant")
+    cell = cell_of(preemption="any-tenant")
     cell.node("n1", [device("GPU-a"), device("GPU-b")])
     cell.submit("full")
     cell.node("n2", [device("GPU-c")])
@@ -239,7 +223,7 @@ def test_q6_nobody_goes_where_what_ends_leaves_enough_for_a_gang_in_repair() -> 
     assert "queued" == cell.submit("late", priority=5).code
     assert "granted" == cell.lease("low").state
     cell.answer_all_orders()
-    assert ("queued", "granted") == (_state_of(cell, "gang"), _state_of(cell, "late"))
+    assert ("queued", "granted") == (state_of(cell, "gang"), state_of(cell, "late"))
 
 
 # -- reading a log -------------------------------------------------------------------
@@ -247,7 +231,7 @@ def test_q6_nobody_goes_where_what_ends_leaves_enough_for_a_gang_in_repair() -> 
 
 def test_s2_a_reader_follows_replicas_that_are_to_be_apart() -> None:
     """Who reads a log keeps no index; who is apart from whom is judged there all the same."""
-    cell = _cell()
+    cell = cell_of()
     for number in range(3):
         cell.node(f"n{number}", [device(f"GPU-{number}")])
     ask = {"mode": "whole", "spread": "node"}

@@ -16,14 +16,15 @@ from collectors.fleet.description import (
     device_uuid,
 )
 from collectors.fleet.fault_plan import DeviceFault, Down, Duplicate, Late, Silent
-from collectors.light.node import Ending, SimulatedNode, Timing, agent_source
+from collectors.light.node import Ending, SimulatedNode, Timing
+from collectors.said import agent_source
 from schemas.catalogue import adapter
 from schemas.messages import Order
 from schemas.observations import ProfileReport
 
 if TYPE_CHECKING:
     from collectors.fleet.fault_plan import Fault
-    from collectors.light.node import Said
+    from collectors.said import Said
 
 US = 1_000_000
 NODE = "n1"

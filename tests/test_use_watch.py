@@ -25,7 +25,7 @@ from tests.nvml_support import put_slice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectors.light.tasks import Said
+    from collectors.said import Said
     from collectors.use.watch import UseWatch
     from ledger.log.port import Entry, Record
 

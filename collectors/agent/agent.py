@@ -26,10 +26,10 @@ from collectors.agent.telling import Teller, keep_told, last_told
 from collectors.agent.view import same_but_health, view
 from collectors.health.hearing import WatchOptions
 from collectors.health.watch import HealthWatch
-from collectors.light.tasks import Said
 from collectors.mig.runner import SagaRunner
 from collectors.nvml.reader import NvmlReader
 from collectors.nvml.rounds import Rounds
+from collectors.said import Said
 from collectors.use.watch import UseWatch
 
 if TYPE_CHECKING:

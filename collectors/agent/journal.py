@@ -17,8 +17,8 @@ import orjson
 
 from collectors.agent.journal_file import Clock, JournalBusy, JournalFile, Stamp
 from collectors.agent.journal_file import to_text as _text
-from collectors.light.tasks import Said
 from collectors.mig.saga import Mark
+from collectors.said import Said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

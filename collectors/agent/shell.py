@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import structlog
 from pydantic import ValidationError
 
-from collectors.light.tasks import agent_source
+from collectors.loops import run_until
+from collectors.said import agent_source
 from ledger.log.partition import partition_of
 from ledger.log.port import LogDamaged, LogUnavailable, UnknownTopic
 from ledger.wire import full_name
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from collectors.agent.agent import NodeAgent
-    from collectors.light.tasks import Said
+    from collectors.said import Said
     from collectors.use.watch import UseOptions
     from ledger.log.port import Log, Record
     from schemas.messages import Order
@@ -185,17 +186,7 @@ class NodeShell:
         loops = [self._hear_on, self._work_on, self._send_on, self._beat_on]
         if self._options.use is not None:
             loops.append(self._watch_on)
-        tasks = [asyncio.create_task(loop()) for loop in loops]
-        stopped = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (stopped, *tasks):
-                task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
+        await run_until(stop, [loop() for loop in loops])
 
     async def _hear_on(self) -> None:
         # The node is watched also while there is no log: what is seen is told when it is back.

@@ -8,7 +8,7 @@ from schemas.observations import NodeInventory
 
 if TYPE_CHECKING:
     from collectors.agent.journal import Journal, OrderRow, Stamp
-    from collectors.light.tasks import Said
+    from collectors.said import Said
 
 __all__ = ["Teller", "keep_told", "last_told"]
 

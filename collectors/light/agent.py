@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from collectors.fleet.fault_plan import FaultPlan, turns
 from collectors.light.node import Ending, SimulatedNode, Timing
+from collectors.loops import run_until
 from ledger.log.partition import partition_of
 from ledger.log.port import LogDamaged, LogUnavailable
 from ledger.log.wakeup import wall_clock_us
@@ -125,18 +126,7 @@ class Agent:
         `LogDamaged`, `LogClosed`.
         """
         await self._begin()
-        tasks = [asyncio.create_task(self._hear(number)) for number in self._positions]
-        tasks.append(asyncio.create_task(self._speak()))
-        stopped = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (stopped, *tasks):
-                task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
+        await run_until(stop, [*map(self._hear, self._positions), self._speak()])
 
     async def _begin(self) -> None:
         """Find where orders begin to be for these nodes, then boot them.

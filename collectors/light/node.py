@@ -1,10 +1,9 @@
 """A simulated node agent without I/O: orders and time in, observations out.
 
-It keeps the promises that a real node agent keeps. A restart is a new incarnation
-on which nothing of the old one runs; orders for another incarnation are refused;
-an order that comes again is not carried out again but answered again; what could
-not be said while the node was cut off is said later, in order. What it does wrong,
-it does on order of a fault plan (`collectors.fleet.fault_plan`).
+It keeps the promises that a real node agent keeps. A restart is a new incarnation on which
+nothing of the old one runs; orders for another incarnation are refused; an order that comes
+again is not carried out again but answered again; what could not be said while the node was
+cut off is said later, in order. What it does wrong, `collectors.fleet.fault_plan` orders.
 
 All times are integer microseconds, on whatever clock the caller uses.
 """
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from collectors.fleet.fault_plan import DeviceFault, Down, Late, Silent
 from collectors.light.partitions import Layouts
-from collectors.light.tasks import Ending, RunningTask, Said, Timing, agent_source
+from collectors.light.tasks import Ending, RunningTask, Timing
+from collectors.said import Said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collectors.fleet.fault_plan import Fault
     from schemas.messages import Order
 
-__all__ = ["Ending", "RunningTask", "Said", "SimulatedNode", "Timing", "agent_source"]
+__all__ = ["Ending", "RunningTask", "SimulatedNode", "Timing"]
 
 _US = 1_000_000
 

@@ -1,24 +1,16 @@
-"""What a simulated node is told of tasks, how long things take on it, and what it says."""
+"""What a simulated node is told of tasks, and how long things take on it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-from ledger.wire import input_entry
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ledger.log.port import Entry
     from schemas.messages import Order
 
-__all__ = ["Ending", "RunningTask", "Said", "Timing", "agent_source"]
+__all__ = ["Ending", "RunningTask", "Timing"]
 
 _US = 1_000_000
-
-
-def agent_source(node: str) -> str:
-    """Return the CloudEvents source of a node's agent."""
-    return f"/nodes/{node}/agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +41,6 @@ class Timing:
         """Return the ending of a task that runs as long as expected and completes."""
         expected = order.expected_run_us
         return Ending(self.default_run_us if expected is None else expected)
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One observation or heartbeat: its type, its CloudEvents id, and its data."""
-
-    type: str
-    id: str
-    data: dict[str, Any]
-
-    def entry(self, key: str, node: str) -> Entry:
-        """Return the record for its topic: ``key`` is the cell, or the node for heartbeats."""
-        return input_entry(key, self.type, agent_source(node), self.id, self.data)
 
 
 @dataclass(slots=True, eq=False)

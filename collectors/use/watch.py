@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectors.agent.telling import Teller
-from collectors.light.tasks import Said
+from collectors.said import Said
 from collectors.use.idleness import AFTER_US, Idleness
 from collectors.use.window import Window, busy_of, work_of
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import ValidationError
 
-from ledger.formats.documents import Node, NotTheFormat, read_documents
+from ledger.formats.documents import NotTheFormat, plain_of, read_documents
+from schemas.faults import first_fault
 from schemas.prices import PriceBook
 
 if TYPE_CHECKING:
@@ -110,17 +111,9 @@ def read_prices(data: bytes) -> Prices:
         raise NotTheFormat("a price book is one mapping with book, currency and prices")
     try:
         # Not strict: the text of a file becomes what the field is.
-        book = PriceBook.model_validate(_plain(documents[0]), strict=False)
+        book = PriceBook.model_validate(plain_of(documents[0]), strict=False)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise NotTheFormat(message, place, documents[0].line) from None
+        place, text = first_fault(error)
+        message = text.removeprefix("Value error, ")
+        raise NotTheFormat(message, ".".join(map(str, place)), documents[0].line) from None
     return Prices(book, sha256(data).hexdigest())
-
-
-def _plain(node: Node) -> Any:  # noqa: ANN401 - what a document holds
-    value = node.value
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value

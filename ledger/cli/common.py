@@ -313,9 +313,10 @@ def _message(error: Exception) -> str:
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the record"
-        return f"{place}: {first['msg']}"
+        from schemas.faults import first_fault
+
+        place, message = first_fault(error)
+        return f"{'.'.join(map(str, place)) or 'the record'}: {message}"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__

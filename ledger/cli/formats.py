@@ -251,6 +251,7 @@ def _checked(record: dict[str, Any], line: int) -> dict[str, Any]:
 
     from ledger.formats.documents import NotTheFormat
     from schemas.catalogue import TYPES
+    from schemas.faults import first_fault
 
     kind, data = record.get("type"), record.get("data")
     spec = TYPES.get((kind, 1)) if isinstance(kind, str) else None
@@ -260,9 +261,9 @@ def _checked(record: dict[str, Any], line: int) -> dict[str, Any]:
     try:
         checked = spec.model.model_validate_json(orjson.dumps(whole))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise NotTheFormat(f"{where}: {first['msg']}", f"{kind}", line) from None
+        where, message = first_fault(error)
+        said = f"{'.'.join(map(str, where))}: {message}"
+        raise NotTheFormat(said, f"{kind}", line) from None
     return {"type": kind, "data": checked.model_dump(mode="json")}
 
 

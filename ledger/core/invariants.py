@@ -18,7 +18,7 @@ from ledger.core.checks.derived import derived_faults
 from ledger.core.checks.partition import partition_faults
 from ledger.core.lifecycles import LEASE, NODE
 from ledger.core.line.asking import Asker
-from ledger.core.line.schedule import examine
+from ledger.core.line.schedule import MAKES_ROOM, examine
 from ledger.core.mig.partition import plan_partition
 from ledger.core.placing.layout import layout_fault
 from ledger.core.placing.placement import Placement
@@ -350,10 +350,6 @@ def _derived(state: State) -> Iterator[Violation]:
     return (Violation("S2", *fault) for fault in derived_faults(state))
 
 
-#: Codes of requests for which slices are made where that helps.
-_MADE_FOR = ("no_capacity", "planned_for_another", "quota_in_use")
-
-
 def _fixpoint(state: State) -> Iterator[Violation]:
     """V1: nobody waits for what could be had now (a pass that was cut is not over)."""
     if state.pass_cut:
@@ -363,7 +359,7 @@ def _fixpoint(state: State) -> Iterator[Violation]:
         found = examine(state, asker, state.now_us)
         if isinstance(found, Placement):
             yield Violation("V1", asker.request, "waits for what is free")
-        elif found in _MADE_FOR and plan_partition(state, asker, state.now_us):
+        elif found in MAKES_ROOM and plan_partition(state, asker, state.now_us):
             yield Violation("V1", asker.request, "waits for a slice that could be made")
 
 

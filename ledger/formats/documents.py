@@ -10,7 +10,7 @@ fraction, ``010`` is ten and the namespace ``no`` is a name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
@@ -23,6 +23,7 @@ __all__ = [
     "MAX_NODES",
     "Node",
     "NotTheFormat",
+    "plain_of",
     "read_documents",
     "shown",
     "written",
@@ -77,6 +78,14 @@ def shown(text: str) -> str:
     """Return the text as a message may repeat it: quoted, on one line, not too long."""
     short = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
     return ascii(short)
+
+
+def plain_of(node: Node) -> Any:  # noqa: ANN401 - what a document holds
+    """Return what a node holds without lines: mappings, lists, and scalars as their text."""
+    value = node.value
+    if isinstance(value, dict):
+        return {name: plain_of(each) for name, each in value.items()}
+    return [plain_of(each) for each in value] if isinstance(value, list) else value
 
 
 def read_documents(text: str) -> list[Node]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ledger.core.state import Request, State
 
 __all__ = [
+    "MAKES_ROOM",
     "examine",
     "grant",
     "holds_back",
@@ -45,6 +46,11 @@ __all__ = [
     "reason_to_wait",
     "run_pass",
 ]
+
+
+#: Codes of requests for which slices are made, or others evicted. Where slices are free of a
+#: class only that the quota has no room for, another's can be made.
+MAKES_ROOM = ("no_capacity", "planned_for_another", "quota_in_use")
 
 
 def examine(state: State, asker: Asker, now_us: int) -> Placement | str:
@@ -188,14 +194,12 @@ def make_room(turn: Turn, asker: Asker, code: str) -> bool:
     Have slices made for it, or evict for it, which keeps a place for it, and is then
     true; or plan a place.
     """
-    waits = code in ("no_capacity", "planned_for_another")
-    # Where slices are free of a class only that the quota has no room for, another's can be made.
-    if waits or code == "quota_in_use":
+    if code in MAKES_ROOM:
         if asker.key.need.mode == "mig" and partition_for(turn, asker):
             return True
         if evict_for(turn, asker):
             return True
-    if waits:
+    if code in ("no_capacity", "planned_for_another"):
         plan_for(turn, asker)
     else:
         # It could not run even on what is planned for it: that is there for others.
