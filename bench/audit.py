@@ -127,32 +127,32 @@ def write_archive(
 
 #: What somebody would write by hand, over the same files: charged time of leases by tenant.
 BY_HAND = """
-WITH events AS (
-    SELECT decided_us AS t, unnest(event_type) AS type, unnest(event_lease) AS lease,
-           unnest(event_request) AS request, unnest(event_tenant) AS tenant,
-           unnest(event_charge_milli) AS milli
-    FROM read_parquet({files}) WHERE kind = 'decision'
-)
-SELECT r.tenant, CAST(sum(CAST(g.milli AS HUGEINT) * (coalesce(e.t, {until}) - g.t)) AS HUGEINT)
-FROM (FROM events WHERE type = 'lease.granted') AS g
-     JOIN (FROM events WHERE type = 'request.received') AS r ON r.request = g.request
-     LEFT JOIN (FROM events WHERE type = 'lease.ended') AS e ON e.lease = g.lease
-GROUP BY r.tenant ORDER BY r.tenant
+SELECT r.r.tenant,
+       CAST(sum(CAST(g.g.charge_milli AS HUGEINT) * (coalesce(e.t, {until}) - g.t)) AS HUGEINT)
+FROM (SELECT decided_us AS t, unnest(granted) AS g FROM read_parquet({files})
+      WHERE granted IS NOT NULL) AS g
+     JOIN (SELECT unnest(received) AS r FROM read_parquet({files})
+           WHERE received IS NOT NULL) AS r ON r.r.request = g.g.request
+     LEFT JOIN (SELECT decided_us AS t, unnest(ended) AS e FROM read_parquet({files})
+                WHERE ended IS NOT NULL) AS e ON e.e.lease = g.g.lease
+GROUP BY r.r.tenant ORDER BY r.r.tenant
 """
 
 #: The same over the rows of the books.
 BY_HAND_OF_ROWS = """
-SELECT r.tenant, CAST(sum(CAST(p.milli AS HUGEINT) * (p.t1 - p.t0)) AS HUGEINT)
-FROM tiles AS p JOIN grants AS g ON g.l = p.o JOIN requests AS r USING (c, request)
-WHERE p.kind LIKE 'allocated %' GROUP BY r.tenant ORDER BY r.tenant
+SELECT g.tenant, CAST(sum(CAST(p.milli AS HUGEINT) * (p.t1 - p.t0)) AS HUGEINT)
+FROM tiles AS p JOIN grants AS g ON g.l = p.o
+WHERE p.kind LIKE 'allocated %' GROUP BY g.tenant ORDER BY g.tenant
 """
 
 #: One device's day, piece by piece.
 DEVICE_DAY = """
-SELECT x.kind, x.milli, greatest(x.t0, $from_us) AS start_us, least(x.t1, $until_us) AS end_us,
-       grants.lease
-FROM tiles AS x LEFT JOIN grants ON grants.l = x.o
-WHERE x.d = $device AND x.t0 < $until_us AND x.t1 > $from_us ORDER BY start_us
+WITH pieces AS MATERIALIZED (
+    SELECT kind, milli, greatest(t0, $from_us) AS start_us, least(t1, $until_us) AS end_us, o
+    FROM tiles WHERE d = $device AND t0 < $until_us AND t1 > $from_us
+)
+SELECT pieces.*, lease FROM pieces LEFT JOIN granted ON granted.rowid = pieces.o - 1
+ORDER BY start_us
 """
 
 

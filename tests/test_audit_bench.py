@@ -12,7 +12,7 @@ from ledger.books.make import FINDINGS, open_books
 from ledger.core.fold import Fold
 from ledger.core.invariants import check
 from tests.billing_support import tariff
-from tests.books import by_ledger_times, of_books
+from tests.books import by_ledger_lines, by_ledger_times, of_books
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +72,18 @@ def test_the_books_of_the_log_are_what_the_meter_says(values: list[bytes], tmp_p
         FINDINGS, 0
     )
     books.close()
+
+
+def test_the_bill_of_the_log_is_what_the_ledger_issues(values: list[bytes], tmp_path: Path) -> None:
+    """Every line to the nano: nearly all leases here take their usual course, unlike elsewhere."""
+    books = _audited(tmp_path)
+    usual, leases = books.rows(
+        "SELECT (SELECT count(*) FROM turns WHERE calm), (SELECT count(*) FROM granted)"
+    )[0]
+    mine = of_books(books, 1)[0].lines
+    books.close()
+    assert usual > leases // 4
+    assert mine == by_ledger_lines(values, MONTH)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,12 +1,12 @@
 """The events of a record as typed columns: what metering, bills and audits ask of them.
 
-The usual steps of a request and its lease are most of every log. Of them each column is a list
-a record, with one value an event, in order; the value is null where the event has no such
-field, or not of the expected type. Lists beside each other and not one list of structs: a
-reader that wants three fields of fourteen reads three.
+The usual steps of a request and its lease are most of every log. Each kind of step has a
+column of its own, a list of structures, with what it is asked for: a value is null where the
+event has no such field, or not of the expected type. The column is null for a record without
+such a step: so whoever looks for the ends of leases reads these, and nothing of the rest.
 
 All other events, of nodes, devices, slices and kept places, are in one column more,
-``unusual``, which is null for nearly every record: whoever looks for them reads little.
+``unusual``, which is null for nearly every record.
 """
 
 from __future__ import annotations
@@ -36,31 +36,155 @@ def whole(value: object) -> int | None:
     return None
 
 
-#: The steps of a request and its lease that are most of every log, and what they are told.
-_USUAL = frozenset(
-    {
-        *("request.received", "request.rejected", "request.queued", "request.planned"),
-        *("request.ended", "lease.granted", "lease.started", "lease.stopping", "lease.extended"),
-        *("lease.reminded", "part.ended", "lease.ended", "order.done", "order.superseded"),
-        *("pass.cut", "pass.done"),
-    }
-)
+def _inside(event: dict[str, Any], name: str) -> dict[str, Any]:
+    found = event.get(name)
+    return found if type(found) is dict else _NO_EVENT
 
-#: Field of an event -> (its type, and that of the values which it takes).
-_PLAIN: dict[str, tuple[Any, type]] = {
-    **dict.fromkeys(
-        ("type", "request", "lease", "order", "node", "tenant", "kind"), (pa.string(), str)
-    ),
-    **dict.fromkeys(("charge_milli", "held_us"), (pa.int64(), int)),
-}
-_NEED: dict[str, tuple[Any, Callable[[dict[str, Any]], object]]] = {
-    "need_mode": (pa.string(), lambda need: text(need.get("mode"))),
-    "need_milli": (pa.int64(), lambda need: whole(need.get("gpu_milli", 1000))),
-    "need_delivery": (pa.string(), lambda need: text(_inside(need, "terms").get("delivery"))),
-    "need_vgpu_most": (pa.int64(), lambda need: whole(_inside(need, "terms").get("vgpu_most"))),
-}
+
+def _units_of(event: dict[str, Any]) -> list[tuple[str | None, str | None]] | None:
+    """Return the units that an event names, each with its node; None where it names none."""
+    parts = event.get("parts")
+    if type(parts) is not list:
+        if "units" not in event:
+            return None
+        parts = [event]
+    found = []
+    for part in parts:
+        units = part.get("units") if type(part) is dict else None
+        if type(units) is list:
+            node = text(part.get("node"))
+            found += [(text(unit), node) for unit in units]
+    return found
+
+
+def _places(event: dict[str, Any]) -> tuple[Any, ...]:
+    """Return unit, units and their nodes: most leases have one unit, which needs no list."""
+    found = _units_of(event)
+    if found is None:
+        return None, None, None
+    if len(found) == 1:
+        return found[0][0], None, None
+    return None, [unit for unit, _ in found], [node for _, node in found]
+
+
+def _node(event: dict[str, Any]) -> str | None:
+    """Return the node of an event that is about one only, as nearly all are."""
+    parts = event.get("parts")
+    if type(parts) is not list:
+        return text(event.get("node"))
+    return text(parts[0].get("node")) if len(parts) == 1 and type(parts[0]) is dict else None
+
+
+def _received(n: int, event: dict[str, Any]) -> tuple[Any, ...]:
+    need = event.get("need")
+    if type(need) is not dict:
+        return n, text(event.get("request")), text(event.get("tenant")), None, None, None, None
+    terms = _inside(need, "terms")
+    return (
+        n, text(event.get("request")), text(event.get("tenant")), text(need.get("mode")),
+        whole(need.get("gpu_milli", 1000)), text(terms.get("delivery")),
+        whole(terms.get("vgpu_most")),
+    )  # fmt: skip
+
+
+def _granted(n: int, event: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        n, text(event.get("lease")), text(event.get("request")), whole(event.get("charge_milli")),
+        _node(event), *_places(event),
+    )  # fmt: skip
+
+
+def _to_clean(n: int, event: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        n, text(event.get("order")), text(event.get("lease")), _node(event), *_places(event),
+    )  # fmt: skip
+
+
+def _stepped(n: int, event: dict[str, Any]) -> tuple[Any, ...]:
+    return n, event["type"], text(event.get("lease")), text(event.get("node"))
+
+
+def _ended(n: int, event: dict[str, Any]) -> tuple[Any, ...]:
+    return n, text(event.get("lease")), whole(event.get("held_us"))
+
+
+def _answered(n: int, event: dict[str, Any]) -> tuple[Any, ...]:
+    return n, event["type"], text(event.get("order"))
+
+
+def _finished(n: int, event: dict[str, Any]) -> tuple[Any, ...]:
+    return n, text(event.get("request"))
+
+
+#: What an order to clean is called here: its type says only that it is an order.
+_CLEANS = "order.issued to clean"
+
 _TEXTS = pa.list_(pa.field("element", pa.string()))
 _WHOLES = pa.list_(pa.field("element", pa.int64()))
+
+
+def _struct(**fields: pa.DataType) -> pa.DataType:
+    named = [pa.field(name, kind) for name, kind in fields.items()]
+    return pa.struct([pa.field("n", pa.int32()), *named])
+
+
+_TEXT, _WHOLE = pa.string(), pa.int64()
+_PLACES = {"unit": _TEXT, "units": _TEXTS, "unit_nodes": _TEXTS}
+
+#: Column of a usual step -> (its fields, what of an event they are, what it is about).
+_STEPS: dict[str, tuple[pa.DataType, Callable[[int, dict[str, Any]], tuple[Any, ...]], str]] = {
+    "received": (
+        _struct(request=_TEXT, tenant=_TEXT, mode=_TEXT, milli=_WHOLE, delivery=_TEXT,
+                vgpu_most=_WHOLE),
+        _received,
+        "requests that were received, and what each needs (milli 1000 where it is left out)",
+    ),
+    "granted": (
+        _struct(lease=_TEXT, request=_TEXT, charge_milli=_WHOLE, node=_TEXT, **_PLACES),
+        _granted,
+        "leases granted: the node and unit, or units and the node of each, if not one",
+    ),
+    "stepped": (
+        _struct(type=_TEXT, lease=_TEXT, node=_TEXT),
+        _stepped,
+        "lease.started and part.ended: the lease, on which node",
+    ),
+    "ended": (_struct(lease=_TEXT, held_us=_WHOLE), _ended, "leases ended, and how long held"),
+    "to_clean": (
+        _struct(order=_TEXT, lease=_TEXT, node=_TEXT, **_PLACES),
+        _to_clean,
+        "orders to clean what a lease has left",
+    ),
+    "answered": (
+        _struct(type=_TEXT, order=_TEXT),
+        _answered,
+        "order.done, order.failed and order.timed-out",
+    ),
+    "finished": (_struct(request=_TEXT), _finished, "requests that ended"),
+}  # fmt: skip
+
+#: Type of an event -> the column that it has a row in, if it is one of `_STEPS`.
+_COLUMN_OF = {
+    "request.received": "received",
+    "lease.granted": "granted",
+    "lease.started": "stepped",
+    "part.ended": "stepped",
+    "lease.ended": "ended",
+    "order.done": "answered",
+    "order.failed": "answered",
+    "order.timed-out": "answered",
+    "request.ended": "finished",
+}
+
+#: Steps of a request and its lease that nobody asks for, and that are in no column.
+_USUAL = frozenset(
+    {
+        *_COLUMN_OF,
+        _CLEANS,
+        *("request.rejected", "request.queued", "request.planned", "lease.stopping"),
+        *("lease.extended", "lease.reminded", "order.superseded", "pass.cut", "pass.done"),
+    }
+) - {"order.failed", "order.timed-out"}
 
 _RARE: dict[str, tuple[Any, Callable[[object], object]]] = {
     **dict.fromkeys(
@@ -82,20 +206,11 @@ _UNUSUAL = pa.struct(
     ]
 )
 
-#: Column -> (its type, what it is of an event).
+#: Column -> (its type, what it is of the events of a record).
 EVENT_COLUMNS: dict[str, tuple[Any, str]] = {
     **{
-        f"event_{name}": (pa.list_(pa.field("element", kind)), meaning)
-        for name, kind, meaning in (
-            *((name, kind, f"of each event: its {name}") for name, (kind, _) in _PLAIN.items()),
-            ("need_mode", pa.string(), "of requests: need.mode"),
-            ("need_milli", pa.int64(), "of requests: need.gpu_milli, 1000 where it is left out"),
-            ("need_delivery", pa.string(), "of requests: need.terms.delivery"),
-            ("need_vgpu_most", pa.int64(), "of requests: need.terms.vgpu_most"),
-            ("unit", pa.string(), "its unit, or the only one of its units"),
-            ("units", _TEXTS, "of leases, kept places and orders: their units, if not one"),
-            ("unit_nodes", _TEXTS, "the node of each of these units"),
-        )
+        name: (pa.list_(pa.field("element", kind)), f"{meaning}, with their number from 1")
+        for name, (kind, _, meaning) in _STEPS.items()
     },
     "unusual": (
         pa.list_(pa.field("element", _UNUSUAL)),
@@ -105,130 +220,81 @@ EVENT_COLUMNS: dict[str, tuple[Any, str]] = {
 
 #: What repeats itself in a file, by its path there.
 REPEATED = (
-    *(f"event_{name}.list.element" for name, (_, kind) in _PLAIN.items() if kind is str),
-    *("event_need_mode.list.element", "event_need_delivery.list.element"),
-    *("event_unit.list.element", "event_units.list.element.list.element"),
-    "event_unit_nodes.list.element.list.element",
+    *(
+        f"{name}.list.element.{field.name}"
+        for name, (kind, _, _) in _STEPS.items()
+        for field in kind
+        if field.type == _TEXT
+    ),
+    *(
+        f"{name}.list.element.{field}.list.element"
+        for name in ("granted", "to_clean")
+        for field in ("units", "unit_nodes")
+    ),
     *(f"unusual.list.element.{name}" for name, (_, read) in _RARE.items() if read is text),
     "unusual.list.element.units.list.element",
 )
 
 
-def _inside(event: dict[str, Any], name: str) -> dict[str, Any]:
-    found = event.get(name)
-    return found if type(found) is dict else _NO_EVENT
-
-
 def event_arrays(lists: Sequence[object]) -> list[pa.Array]:
     """Return `EVENT_COLUMNS` of records, each given as its ``events`` (no list: null)."""
-    events: list[dict[str, Any]] = []
-    starts: list[int | None] = []
-    for one in lists:
-        if type(one) is list:
-            starts.append(len(events))
-            events += [event if type(event) is dict else _NO_EVENT for event in one]
-        else:
-            starts.append(None)
-    offsets = pa.array([*starts, len(events)], pa.int32())
-    needs = [_inside(event, "need") if "need" in event else None for event in events]
-    columns = [
-        *_plain(events),
-        *(
-            pa.array([None if need is None else read(need) for need in needs], kind)
-            for kind, read in _NEED.values()
-        ),
-        *_units(events),
-    ]
-    kinds = [kind for name, (kind, _) in EVENT_COLUMNS.items() if name != "unusual"]
-    found = [
-        pa.ListArray.from_arrays(offsets, values, type=kind)
-        for values, kind in zip(columns, kinds, strict=True)
-    ]
-    unusual = [_unusual(one) if type(one) is list else None for one in lists]
-    return [*found, pa.array(unusual, EVENT_COLUMNS["unusual"][0])]
-
-
-def _plain(events: list[dict[str, Any]]) -> list[pa.Array]:
-    found: dict[str, list[Any]] = {name: [None] * len(events) for name in _PLAIN}
-    takes = {name: (found[name], kind) for name, (_, kind) in _PLAIN.items()}
-    for at, event in enumerate(events):
-        for name, value in event.items():
-            if name in takes:
-                column, kind = takes[name]
-                if type(value) is kind:
-                    column[at] = value if kind is str else whole(value)
-            elif name == "parts" and type(value) is list and len(value) == 1:
-                # On one node only, as nearly all leases are.
-                part = value[0] if type(value[0]) is dict else _NO_EVENT
-                found["node"][at] = text(part.get("node"))
-    return [pa.array(found[name], kind) for name, (kind, _) in _PLAIN.items()]
-
-
-def _units_of(event: dict[str, Any]) -> list[tuple[str | None, str | None]] | None:
-    """Return the units that an event names, each with its node; None where it names none."""
-    parts = event.get("parts")
-    if type(parts) is not list:
-        if "units" not in event:
-            return None
-        parts = [event]
-    found = []
-    for part in parts:
-        units = part.get("units") if type(part) is dict else None
-        if type(units) is list:
-            node = text(part.get("node"))
-            found += [(text(unit), node) for unit in units]
-    return found
-
-
-def _units(events: list[dict[str, Any]]) -> list[pa.Array]:
-    """Return unit, units and their nodes: most leases have one unit, which needs no list."""
-    single: list[str | None] = []
-    starts: list[int | None] = []
-    units: list[str | None] = []
-    nodes: list[str | None] = []
-    for event in events:
-        found = _units_of(event) if "parts" in event or "units" in event else None
-        if found is None:
-            single.append(text(event.get("unit")))
-            starts.append(None)
-        elif len(found) == 1:
-            single.append(found[0][0])
-            starts.append(None)
-        else:
-            single.append(None)
-            starts.append(len(units))
-            units += [unit for unit, _ in found]
-            nodes += [node for _, node in found]
-    offsets = pa.array([*starts, len(units)], pa.int32())
+    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _STEPS}
+    places: dict[str, list[int]] = {name: [] for name in _STEPS}
+    unusual: list[list[dict[str, Any]] | None] = [None] * len(lists)
+    into = {
+        name: (rows[column], places[column], _STEPS[column][1])
+        for name, column in (*_COLUMN_OF.items(), (_CLEANS, "to_clean"))
+    }
+    for at, events in enumerate(lists):
+        if type(events) is not list:
+            continue
+        for n, event in enumerate(events, 1):
+            if type(event) is not dict:
+                continue
+            name = event.get("type")
+            if name == "order.issued" and event.get("kind") == "clean":
+                name = _CLEANS
+            if type(name) is str and name in into:
+                found, where, read = into[name]
+                found.append(read(n, event))
+                where.append(at)
+            if type(name) is not str or name not in _USUAL:
+                row = _unusual(n, event)
+                if row is not None:
+                    unusual[at] = [*(unusual[at] or ()), row]
     return [
-        pa.array(single, pa.string()),
-        *(
-            pa.ListArray.from_arrays(offsets, pa.array(values, pa.string()), type=_TEXTS)
-            for values in (units, nodes)
-        ),
+        *(_lists(name, rows[name], places[name], len(lists)) for name in _STEPS),
+        pa.array(unusual, EVENT_COLUMNS["unusual"][0]),
     ]
 
 
-def _unusual(events: list[Any]) -> list[dict[str, Any]] | None:
-    found = []
-    for number, event in enumerate(events, 1):
-        if type(event) is not dict:
-            continue
-        name = event.get("type")
-        if name in _USUAL or (name == "order.issued" and event.get("kind") != "partition"):
-            continue
-        row: dict[str, Any] = {field: read(event.get(field)) for field, (_, read) in _RARE.items()}
-        units = _units_of(event)
-        steps = event.get("steps")
-        found.append(
-            {
-                **row,
-                "n": number,
-                "units": None if units is None else [unit for unit, _ in units],
-                "destroys": _destroys(steps) if type(steps) is list else None,
-            }
-        )
-    return found or None
+def _lists(name: str, rows: list[tuple[Any, ...]], places: list[int], count: int) -> pa.Array:
+    """Return the column of a step from its rows, each of the record at ``places``."""
+    kind = _STEPS[name][0]
+    columns = zip(*rows, strict=True) if rows else ([] for _ in kind)
+    fields = [pa.array(values, field.type) for values, field in zip(columns, kind, strict=True)]
+    starts: list[int | None] = [None] * (count + 1)
+    for row in range(len(rows) - 1, -1, -1):
+        starts[places[row]] = row
+    starts[count] = len(rows)
+    return pa.ListArray.from_arrays(
+        pa.array(starts, pa.int32()),
+        pa.StructArray.from_arrays(fields, fields=list(kind)),
+        type=EVENT_COLUMNS[name][0],
+    )
+
+
+def _unusual(n: int, event: dict[str, Any]) -> dict[str, Any] | None:
+    if event.get("type") == "order.issued" and event.get("kind") != "partition":
+        return None
+    units = _units_of(event)
+    steps = event.get("steps")
+    return {
+        **{field: read(event.get(field)) for field, (_, read) in _RARE.items()},
+        "n": n,
+        "units": None if units is None else [unit for unit, _ in units],
+        "destroys": _destroys(steps) if type(steps) is list else None,
+    }
 
 
 def _destroys(steps: list[Any]) -> list[int | None]:

@@ -39,7 +39,7 @@ GROUP_BYTES = 64 * 1024 * 1024
 #: A file ends with the record that fills it up to so many bytes (keys, values, headers).
 FILE_BYTES = 512 * 1024 * 1024
 
-FORMAT = 2
+FORMAT = 3
 _MARK = "gpuledger."
 _SEAL = f"{_MARK}sha256"
 _BLANK = b"0" * 64

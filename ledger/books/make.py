@@ -122,9 +122,10 @@ class Books:
                 for one in tariff.prices.book.prices
             ],
         )  # fmt: skip
-        self.db.execute("CREATE TABLE pays (kind kind)")
-        for kind in sorted(tariff.policy.holder_pays):
-            self.db.execute("INSERT INTO pays VALUES (?)", (kind,))
+        self.db.execute(
+            "CREATE TABLE pays AS SELECT CAST(? AS kind[]) AS kinds",
+            (sorted(tariff.policy.holder_pays),),
+        )
         bounds = (period.start_us // 1_000_000, period.end_us // 1_000_000)
         self.db.execute(
             "CREATE TABLE period AS"

@@ -7,6 +7,7 @@ at in turn.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ __all__ = ["PLACE_BITS", "Attached", "attach", "files_of"]
 PLACE_BITS = 40
 
 _INPUTS = ("requests", "observations")
+_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +166,28 @@ def _undisturbed(db: duckdb.DuckDBPyConnection, partitions: list[list[Path]]) ->
 def _backwards(files: list[Path]) -> bool:
     """Say whether a decision answers an input that is not newer than the last of its topic."""
     newest = dict.fromkeys(_INPUTS, -1)
-    for path in files:
-        parquet = pq.ParquetFile(path)
-        for batch in parquet.iter_batches(65_536, columns=["source_topic", "source_offset"]):
-            for topic in _INPUTS:
-                mine = batch.column(1).filter(pc.equal(batch.column(0), topic))
-                if not len(mine):
-                    continue
-                if mine[0].as_py() <= newest[topic]:
+    with ThreadPoolExecutor(_THREADS) as readers:
+        for spans in readers.map(_answered, files):
+            for topic, first, last in spans:
+                if first <= newest[topic] or last is None:
                     return True
-                if pc.any(pc.less_equal(mine[1:], mine[:-1])).as_py():
-                    return True
-                newest[topic] = mine[-1].as_py()
-        parquet.close()
+                newest[topic] = last
     return False
+
+
+def _answered(path: Path) -> list[tuple[str, int, int | None]]:
+    """Return which inputs a file's decisions answer: topic, first and last, in its order.
+
+    The last is None where one is not newer than the one before it.
+    """
+    found: list[tuple[str, int, int | None]] = []
+    # The topics as numbers: to compare texts would take most of the time.
+    with pq.ParquetFile(path, read_dictionary=["source_topic"]) as parquet:
+        for batch in parquet.iter_batches(65_536, columns=["source_topic", "source_offset"]):
+            topics, offsets = batch.columns
+            for code, topic in enumerate(topics.dictionary.to_pylist()):
+                mine = offsets.filter(pc.equal(topics.indices, code))
+                if topic in _INPUTS and len(mine):
+                    rising = pc.all(pc.less(mine[:-1], mine[1:])).as_py()
+                    found.append((topic, mine[0].as_py(), mine[-1].as_py() if rising else None))
+    return found

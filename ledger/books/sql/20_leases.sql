@@ -1,34 +1,33 @@
--- Requests, and the leases that they were granted, from when until when.
+-- Requests, the leases that they were granted, and their ends.
 
 CREATE TABLE requests AS
-SELECT c, request, tenant,
-       CASE WHEN mode = 'whole' THEN 1000 WHEN most > 0 THEN 1000 // most ELSE milli END AS milli,
-       coalesce(need_delivery, mode) AS priced_as
-FROM (
-    SELECT c, unnest(event_type) AS type, unnest(event_request) AS request,
-           unnest(event_tenant) AS tenant, unnest(event_need_mode) AS mode,
-           unnest(event_need_milli) AS milli, unnest(event_need_vgpu_most) AS most,
-           nullif(unnest(event_need_delivery), '') AS need_delivery
-    FROM src WHERE input_type = 'request.submit'
-) WHERE type = 'request.received';
+SELECT c, r.request, r.tenant,
+       CASE WHEN r.mode = 'whole' THEN 1000 WHEN r.vgpu_most > 0 THEN 1000 // r.vgpu_most
+            ELSE r.milli END AS milli,
+       coalesce(nullif(r.delivery, ''), r.mode) AS priced_as
+FROM (SELECT c, unnest(received) AS r FROM src WHERE received IS NOT NULL);
+
+-- Few names in many rows.
+CREATE TYPE tenant AS ENUM (
+    SELECT DISTINCT tenant FROM requests WHERE tenant IS NOT NULL ORDER BY tenant
+);
+
+CREATE TYPE delivery AS ENUM (
+    SELECT DISTINCT priced_as FROM requests WHERE priced_as <> '' UNION ALL SELECT ''
+);
 
 CREATE TABLE granted AS
-SELECT g.* EXCLUDE (type), r.tenant, r.priced_as, r.milli
+SELECT g.* EXCLUDE (request), CAST(r.tenant AS tenant) AS tenant,
+       CAST(r.priced_as AS delivery) AS priced_as, r.milli
 FROM (
-    SELECT c, k AS k0, t AS t0, unnest(event_type) AS type, unnest(event_lease) AS lease,
-           unnest(event_request) AS request, unnest(event_node) AS node,
-           unnest(event_unit) AS unit, unnest(event_units) AS units,
-           unnest(event_unit_nodes) AS nodes
-    FROM src WHERE list_contains(event_type, 'lease.granted')
-) AS g LEFT JOIN requests AS r USING (c, request) WHERE type = 'lease.granted';
+    SELECT c, k AS k0, t AS t0, g.lease, g.request, g.node, g.unit, g.units,
+           g.unit_nodes AS nodes
+    FROM (SELECT c, k, t, unnest(granted) AS g FROM src WHERE granted IS NOT NULL)
+) AS g LEFT JOIN requests AS r USING (c, request);
 
 -- A lease's number is that of its row: to count them in order would take one thread.
 CREATE VIEW grants AS SELECT CAST(rowid + 1 AS INTEGER) AS l, * FROM granted;
 
 CREATE TABLE ends AS
-SELECT * EXCLUDE (type)
-FROM (
-    SELECT c, k AS kend, t AS tend, unnest(event_type) AS type, unnest(event_lease) AS lease,
-           unnest(event_held_us) AS held_us
-    FROM src WHERE list_contains(event_type, 'lease.ended')
-) WHERE type = 'lease.ended';
+SELECT c, k AS kend, t AS tend, e.lease, e.held_us
+FROM (SELECT c, k, t, unnest(ended) AS e FROM src WHERE ended IS NOT NULL);

@@ -1,17 +1,6 @@
 -- What each device was in pieces, from one place in the log where something of it changed
--- until the next.
-
--- State and cause of a piece, as `ledger.metering.rows` has them.
-CREATE TYPE kind AS ENUM (
-    'allocated running', 'allocated idle', 'allocated starting', 'allocated over',
-    'allocated node-silent', 'allocated node-lost', 'allocated unhealthy',
-    'allocated health-unknown', 'allocated quarantined', 'idle free', 'idle kept',
-    'idle unpartitioned', 'unavailable cleaning', 'unavailable quarantined',
-    'unavailable unhealthy', 'unavailable maintenance', 'unavailable draining',
-    'unavailable node-silent', 'unavailable node-lost', 'unavailable registering',
-    'unavailable settling', 'unavailable repartition', 'unknown unheard',
-    'unknown health-unknown', 'absent missing', 'absent held'
-);
+-- until the next. Stretches of plain leases are one step here and have no pieces: a lease of
+-- these says itself what its device was (`turn_parts`).
 
 CREATE TABLE points AS
 WITH at_holds AS (
@@ -27,6 +16,7 @@ WITH at_holds AS (
 raw AS (
     SELECT d, m.k, m.t, CASE WHEN s = 0 THEN m.what ELSE 0 END AS what, ref
     FROM at_holds WHERE m.k IS NOT NULL
+    UNION ALL SELECT d, k0, b0, 8, 0 FROM turns WHERE leads
     UNION ALL SELECT d, i.k, i.t, 0, 0 FROM idles AS i JOIN holds USING (l)
     UNION ALL SELECT d, k0, t0, 3, s FROM slices
     UNION ALL SELECT d, k1, t1, 4, s FROM slices WHERE k1 IS NOT NULL
@@ -46,11 +36,12 @@ CREATE TABLE steps AS
 WITH each AS (
     SELECT d, i, any_value(k) AS k, any_value(t) AS t, max(ref) FILTER (what = 5) AS q,
            CASE WHEN count(*) FILTER (what = 6) > 0 THEN max(ref) FILTER (what = 6)
-                WHEN count(*) FILTER (what = 7) > 0 THEN 0 END AS j
+                WHEN count(*) FILTER (what = 7) > 0 THEN 0 END AS j,
+           bool_or(what = 8) AS plain
     FROM points GROUP BY d, i
 ),
 carried AS (
-    SELECT d, i, k, t, coalesce(lead(t) OVER ordered, known_us) AS until_us,
+    SELECT d, i, k, t, plain, coalesce(lead(t) OVER ordered, known_us) AS until_us,
            last_value(q IGNORE NULLS) OVER ordered AS q,
            last_value(j IGNORE NULLS) OVER ordered AS j
     FROM each JOIN devices USING (d) JOIN known USING (p)
@@ -88,46 +79,56 @@ DELETE FROM pieces WHERE kind IS NULL;
 
 DROP TABLE held_spans;
 
--- Slices: each at every step of its device while it lives.
-CREATE TABLE slice_steps AS
+-- Slices: what each is from a step at which something of it changes, until the next such.
+CREATE TABLE slice_spans AS
 WITH spans AS (
     SELECT ref AS s, d, min(i) FILTER (what = 3) AS i0,
            coalesce(min(i) FILTER (what = 4), any_value(after)) AS i1
     FROM points JOIN lengths USING (d) WHERE what IN (3, 4) GROUP BY ref, d
 ),
 changes AS (
-    SELECT s, k, n, 1 AS turn, there, start, compute, ordered, quarantined,
+    SELECT s, k, 4294967296 + n AS turn, there, start, compute, ordered, quarantined,
            CASE WHEN made THEN 0 END AS h, NULL::INTEGER AS o
     FROM slice_changes
-    UNION ALL BY NAME SELECT s, kclean AS k, 0 AS n, 2 AS turn, 0 AS h FROM holds
+    UNION ALL BY NAME SELECT s, kclean AS k, 2 * 4294967296 AS turn, 0 AS h FROM holds
     WHERE s > 0 AND kclean IS NOT NULL
-    UNION ALL BY NAME SELECT s, k0 AS k, 0 AS n, 3 AS turn, h FROM holds
+    UNION ALL BY NAME SELECT s, k0 AS k, 3 * 4294967296 AS turn, h FROM holds
     WHERE s > 0 AND k0 IS DISTINCT FROM kclean
-    UNION ALL BY NAME SELECT s, k1 AS k, 0 AS n, 2 AS turn, 0 AS o FROM kept
+    UNION ALL BY NAME SELECT s, k1 AS k, 2 * 4294967296 AS turn, 0 AS o FROM kept
     WHERE s > 0 AND k1 IS NOT NULL
-    UNION ALL BY NAME SELECT s, k0 AS k, 0 AS n, 3 AS turn, o FROM kept WHERE s > 0
+    UNION ALL BY NAME SELECT s, k0 AS k, 3 * 4294967296 AS turn, o FROM kept WHERE s > 0
 ),
 each AS (
-    SELECT s, k, arg_max(there, (turn, n)) FILTER (there IS NOT NULL) AS there,
-           arg_max(start, (turn, n)) FILTER (start IS NOT NULL) AS start,
-           arg_max(compute, (turn, n)) FILTER (compute IS NOT NULL) AS compute,
-           arg_max(ordered, (turn, n)) FILTER (ordered IS NOT NULL) AS ordered,
-           arg_max(quarantined, (turn, n)) FILTER (quarantined IS NOT NULL) AS quarantined,
-           arg_max(h, (turn, n)) FILTER (h IS NOT NULL) AS h,
-           arg_max(o, (turn, n)) FILTER (o IS NOT NULL) AS o
+    SELECT s, k, arg_max(there, turn) FILTER (there IS NOT NULL) AS there,
+           arg_max(start, turn) FILTER (start IS NOT NULL) AS start,
+           arg_max(compute, turn) FILTER (compute IS NOT NULL) AS compute,
+           arg_max(ordered, turn) FILTER (ordered IS NOT NULL) AS ordered,
+           arg_max(quarantined, turn) FILTER (quarantined IS NOT NULL) AS quarantined,
+           arg_max(h, turn) FILTER (h IS NOT NULL) AS h,
+           arg_max(o, turn) FILTER (o IS NOT NULL) AS o
     FROM changes GROUP BY s, k
-)
-SELECT x.s, x.d, x.i, p.k, p.t, p.until_us, p.q,
-       last_value(there IGNORE NULLS) OVER sofar AS there,
-       last_value(start IGNORE NULLS) OVER sofar AS start,
-       last_value(compute IGNORE NULLS) OVER sofar AS compute,
-       last_value(ordered IGNORE NULLS) OVER sofar AS ordered,
-       last_value(quarantined IGNORE NULLS) OVER sofar AS quarantined,
-       last_value(each.h IGNORE NULLS) OVER sofar AS h,
-       coalesce(last_value(each.o IGNORE NULLS) OVER sofar, 0) AS o
-FROM (SELECT s, d, unnest(range(i0, i1)) AS i FROM spans) AS x
-     JOIN steps AS p ON p.d = x.d AND p.i = x.i LEFT JOIN each ON each.s = x.s AND each.k = p.k
-WINDOW sofar AS (PARTITION BY x.s ORDER BY x.i ROWS UNBOUNDED PRECEDING);
+),
+carried AS (
+    SELECT s, x.d, p.i, least(coalesce(lead(p.i) OVER sofar, i1), i1) AS until_i,
+           last_value(there IGNORE NULLS) OVER sofar AS there,
+           last_value(start IGNORE NULLS) OVER sofar AS start,
+           last_value(compute IGNORE NULLS) OVER sofar AS compute,
+           last_value(ordered IGNORE NULLS) OVER sofar AS ordered,
+           last_value(quarantined IGNORE NULLS) OVER sofar AS quarantined,
+           last_value(each.h IGNORE NULLS) OVER sofar AS h,
+           coalesce(last_value(each.o IGNORE NULLS) OVER sofar, 0) AS o
+    FROM spans AS x JOIN each USING (s) JOIN steps AS p ON p.d = x.d AND p.k = each.k
+    WINDOW sofar AS (PARTITION BY s ORDER BY p.i ROWS UNBOUNDED PRECEDING)
+),
+named AS (SELECT s, row_number() OVER (ORDER BY slice) AS name FROM slices)
+SELECT carried.*, named.name FROM carried JOIN named USING (s) WHERE i < until_i;
+
+CREATE TABLE slice_steps AS
+SELECT x.* EXCLUDE (i, until_i, step), p.i, p.k, p.t, p.until_us, p.q
+FROM (SELECT *, unnest(range(i, until_i)) AS step FROM slice_spans) AS x
+     JOIN steps AS p ON p.d = x.d AND p.i = x.step;
+
+DROP TABLE slice_spans;
 
 -- What is there comes first, in its order on the device; the last counts as what is left.
 INSERT INTO pieces
@@ -150,8 +151,8 @@ WITH judged AS (
                 WHEN x.ordered THEN 'unavailable repartition'
                 WHEN x.o <> 0 THEN 'idle kept'
                 ELSE 'idle free' END AS kind,
-           (NOT x.there, x.start, slices.slice) AS place
-    FROM slice_steps AS x JOIN conditions AS q ON q.q = x.q JOIN slices ON slices.s = x.s
+           NOT x.there AS absent, x.start, x.name
+    FROM slice_steps AS x JOIN conditions AS q ON q.q = x.q
          LEFT JOIN holds AS h ON h.h = x.h
          LEFT JOIN idle_times AS y ON y.l = h.l AND y.k <= x.k AND x.k < y.until_k
     WHERE NOT q.gone
@@ -163,7 +164,7 @@ held AS (
 left_over AS (
     SELECT judged.*, 1000 - coalesce(held.milli, 0)
            - coalesce(sum(judged.milli) OVER (
-                 PARTITION BY judged.d, judged.i ORDER BY place
+                 PARTITION BY judged.d, judged.i ORDER BY absent, start, name
                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS room
     FROM judged LEFT JOIN held ON held.d = judged.d AND held.i = judged.i
 )
@@ -186,7 +187,7 @@ SELECT p.d, p.i, p.t, p.until_us, 0, CASE WHEN q.gone THEN 0 ELSE p.kept_o END,
 FROM steps AS p JOIN conditions AS q ON q.q = p.q
      LEFT JOIN taken ON taken.d = p.d AND taken.i = p.i
      LEFT JOIN parted ON parted.d = p.d AND parted.i = p.i
-WHERE coalesce(taken.milli, 0) < 1000;
+WHERE coalesce(taken.milli, 0) < 1000 AND NOT p.plain;
 
 DROP TABLE points;
 

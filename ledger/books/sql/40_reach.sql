@@ -90,13 +90,16 @@ DELETE FROM pieces WHERE t0 >= t1 OR (d, i) IN (SELECT (d, i) FROM corrected);
 
 INSERT INTO pieces BY NAME SELECT * FROM corrected WHERE t0 < t1;
 
-ALTER TABLE pieces RENAME TO tiles;
+CREATE TABLE tiles AS
+SELECT d, s, o, CAST(milli AS BIGINT) AS milli, ab, t0, t1, kind FROM pieces
+UNION ALL
+SELECT d, 0, o, 1000, ab, t0, t1, kind FROM turn_parts;
 
 -- Whose a piece is: of a lease, or kept for a request.
-CREATE TABLE owners AS
+CREATE VIEW owners AS
 SELECT l AS o, lease AS owner, tenant, priced_as AS delivery FROM grants
 UNION ALL
-SELECT DISTINCT o, request, requests.tenant, requests.priced_as
+SELECT DISTINCT o, request, CAST(requests.tenant AS tenant), CAST(requests.priced_as AS delivery)
 FROM kept LEFT JOIN requests USING (c, request);
 
 DROP TABLE steps;

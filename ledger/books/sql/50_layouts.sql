@@ -2,17 +2,25 @@
 -- A layout is a number ``g``: of one piece that is a whole device it holds what that piece is,
 -- else it is below zero and made of what the pieces are; ``t0`` is then when it was so.
 
-CREATE TABLE split_devices AS SELECT DISTINCT d FROM tiles WHERE milli <> 1000 OR s > 0;
+-- Parts of calm leases are none of them: in whole seconds they are what they are.
+
+CREATE VIEW laid AS
+SELECT d, t0, t1, s, o, milli, ab, kind FROM pieces
+UNION ALL
+SELECT d, t0, t1, 0, o, 1000, ab, kind FROM turn_parts WHERE NOT calm;
+
+CREATE TABLE split_devices AS SELECT DISTINCT d FROM pieces WHERE milli <> 1000 OR s > 0;
 
 CREATE TABLE whole_layouts AS
 SELECT d, t0, t1, (CAST(o AS BIGINT) + 2147483648) << 31 | (CAST(ab AS BIGINT) << 6)
                   | enum_code(CAST(kind AS kind)) AS g
-FROM tiles WHERE d NOT IN (FROM split_devices)
+FROM laid WHERE d NOT IN (FROM split_devices)
 UNION ALL
 SELECT d, t0, any_value(t1),
        -1 - CAST(bit_xor(hash(hash(s, o, milli, ab, kind))) >> 1 AS BIGINT)
-FROM tiles WHERE d IN (FROM split_devices) GROUP BY d, t0;
+FROM laid WHERE d IN (FROM split_devices) GROUP BY d, t0;
 
+-- A layout that is not the first of its device has one before it, here or a calm one.
 CREATE TABLE runs AS
 WITH within AS (
     SELECT d, t0, greatest(t0, start_s * 1000000) AS a,
@@ -23,10 +31,13 @@ flagged AS (
     SELECT d, t0, a, b, g, lag(b) OVER each AS before_us, lag(g) OVER each AS before_g
     FROM within WINDOW each AS (PARTITION BY d ORDER BY a)
 ),
-last AS (SELECT d, max(b) AS b FROM within GROUP BY d)
-SELECT f.d, f.g, f.t0, f.a, f.before_us = f.a AS joined, f.before_us,
+last AS (SELECT d, max(b) AS b FROM within GROUP BY d),
+first AS (
+    SELECT d, greatest(min(t0), any_value(start_s) * 1000000) AS a FROM tiles, period GROUP BY d
+)
+SELECT f.d, f.g, f.t0, f.a, f.a > first.a AS joined, f.before_us,
        coalesce(lead(f.before_us) OVER (PARTITION BY f.d ORDER BY f.a), last.b) AS b
-FROM flagged AS f JOIN last USING (d)
+FROM flagged AS f JOIN last USING (d) JOIN first USING (d)
 WHERE f.before_us IS NULL OR f.before_us <> f.a OR f.before_g <> f.g;
 
 -- A second goes to whatever had most of it, the earlier of two. Where only one bound lies in

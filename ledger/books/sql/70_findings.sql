@@ -11,11 +11,15 @@ SELECT 'lease ' || lease || ' ended ' || count(*) || ' times'
 FROM ends GROUP BY c, lease HAVING count(*) > 1;
 
 CREATE VIEW found_overlap AS
-WITH turns AS (
-    SELECT d, s, k0 AS k, 1 AS turn, l, CASE WHEN s = 0 THEN milli ELSE 1000 END AS more FROM holds
+WITH shared AS (
+    -- Where each lease follows on the end of all before it there is no more than one at a time.
+    SELECT d, s, k0, kclean, l, CASE WHEN s = 0 THEN milli ELSE 1000 END AS more FROM held_units
+    WHERE milli > 1000 OR d IN (SELECT d FROM held_units WHERE NOT follows)
+),
+turns AS (
+    SELECT d, s, k0 AS k, 1 AS turn, l, more FROM shared
     UNION ALL
-    SELECT d, s, kclean, 0, l, CASE WHEN s = 0 THEN -milli ELSE -1000 END FROM holds
-    WHERE kclean IS NOT NULL
+    SELECT d, s, kclean, 0, l, -more FROM shared WHERE kclean IS NOT NULL
 ),
 sums AS (
     SELECT d, s, k, turn, l, sum(more) OVER (
@@ -30,7 +34,7 @@ WHERE sums.milli > 1000 AND turn = 1;
 CREATE VIEW found_held AS
 SELECT DISTINCT 'lease ' || lease || ' lasted ' || (tend - h.t0) || ' us, its end says ' || held_us
        AS what
-FROM holds AS h JOIN grants USING (l) WHERE held_us IS DISTINCT FROM tend - h.t0 AND kend > 0
+FROM held_units AS h JOIN grants USING (l) WHERE held_us IS DISTINCT FROM tend - h.t0 AND kend > 0
 UNION ALL
 SELECT 'lease ' || lease || ' ended and was never granted'
 FROM ends ANTI JOIN grants USING (c, lease);
