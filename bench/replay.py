@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -33,6 +35,9 @@ _CHUNK = 5000
 #: Records between two snapshots of positions: the default of ``gpuledger snapshots make``.
 _EVERY = 25_000
 
+#: Records between the two positions of a difference.
+_BETWEEN = 1_000
+
 
 def run(records: int, seed: int, folder: Path | None) -> dict[str, Any]:
     """Make a log of ``records`` records in SQLite, replay it, and time a first decision."""
@@ -42,7 +47,8 @@ def run(records: int, seed: int, folder: Path | None) -> dict[str, Any]:
 
 
 async def _run(scratch: Path, records: int, seed: int) -> dict[str, Any]:
-    async with SqliteLog(str(scratch / "log.sqlite")) as log:
+    path = scratch / "log.sqlite"
+    async with SqliteLog(str(path)) as log:
         await apply(log, PREFIX, partitions=1)
         live = await _fill(log, records, seed)
         end = await log.end(_EVENTS, 0)
@@ -56,7 +62,9 @@ async def _run(scratch: Path, records: int, seed: int) -> dict[str, Any]:
         last = (await log.read(_EVENTS, 0, end - 1, 1))[0]
         snapshots.save(0, folds[0], last.value)
         first = await _first_decision(log, snapshots)
-        positions = await _positions(log, scratch / "positions", end, seed)
+        drawn = _drawn(end, seed)
+        positions = await _positions(log, _positions_beside(path), drawn)
+    commands = _commands(path, drawn)
     return {
         "bench": "replay",
         "workload": "one-GPU requests in SQLite: submitted and granted, released, proved clean",
@@ -68,6 +76,7 @@ async def _run(scratch: Path, records: int, seed: int) -> dict[str, Any]:
         "snapshot_every": _EVERY,
         "position_s": round(statistics.median(positions), 3),
         "position_worst_s": round(max(positions), 3),
+        **{f"{name}_command_worst_s": round(max(took), 3) for name, took in commands.items()},
         "digest": found,
         "peak_rss_mib": peak_rss_mib(),
     }
@@ -90,18 +99,45 @@ async def _fill(log: SqliteLog, records: int, seed: int) -> str:
     return digest(cell.fold.cells)
 
 
-async def _positions(log: SqliteLog, folder: Path, end: int, seed: int) -> list[float]:
-    """Time the way to the state at positions: the farthest from a snapshot, and some drawn."""
+def _drawn(end: int, seed: int) -> list[int]:
+    """Return positions as counts of records: the farthest from a snapshot, and some drawn."""
+    draw = random.Random(seed)
+    farthest = max(end // _EVERY * _EVERY, 2) - 1
+    return [farthest, *(draw.randrange(1, end) for _ in range(8))]
+
+
+def _positions_beside(path: Path) -> Path:
+    """Return where commands look for snapshots of positions (`ledger.cli.positions.beside`)."""
+    return path.with_name(f"{path.name}-positions")
+
+
+async def _positions(log: SqliteLog, folder: Path, drawn: list[int]) -> list[float]:
+    """Time the way to the state at positions, ids too."""
     store = PositionSnapshots(folder, _EVENTS)
     async for _ in make_snapshots(log, PREFIX, store, _EVERY):
         pass
-    draw = random.Random(seed)
     seconds = []
-    for offset in (max(end // _EVERY * _EVERY, 1) - 1, *(draw.randrange(end) for _ in range(8))):
+    for offset in drawn:
         began = time.perf_counter()
         await fold_at(log, PREFIX, {0: offset}, [store])
         seconds.append(time.perf_counter() - began)
     return seconds
+
+
+def _commands(path: Path, drawn: list[int]) -> dict[str, list[float]]:
+    """Time whole commands at positions: the state there, and what the last 1,000 records did."""
+    found: dict[str, list[float]] = {"state": [], "diff": []}
+    for offset in drawn:
+        before = max(0, offset - _BETWEEN)
+        for name, asked in {
+            "state": ["--at", str(offset - 1)],
+            "diff": [str(before - 1) if before else "begin", str(offset - 1)],
+        }.items():
+            command = [sys.executable, "-P", "-m", "ledger.cli", name, "--log", f"sqlite:{path}"]
+            began = time.perf_counter()
+            subprocess.run([*command, *asked], check=True, stdout=subprocess.DEVNULL)
+            found[name].append(time.perf_counter() - began)
+    return found
 
 
 async def _first_decision(log: SqliteLog, snapshots: SnapshotStore) -> float:

@@ -4,6 +4,10 @@ A snapshot counts only when its bytes have the digest it names, the log reaches
 at least as far, and the last record it was made from is still the record that
 stands there (a topic made anew begins its offsets again). Any other is set
 aside, renamed and said so, and the next older one is tried.
+
+A file is one line of JSON, then the head and the cells, then the ids that the cells
+remember (`ledger.core.digest.save_parts`), each part with its own digest: who only reads
+need not look at the ids, which are most of it.
 """
 
 from __future__ import annotations
@@ -15,9 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
-import structlog
 
-from ledger.core.digest import load_fold, save_fold
+from ledger.core.digest import load_parts, save_parts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SetAside", "SnapshotStore", "record_hash"]
 
-_log = structlog.get_logger(__name__)
-_VERSION = 2
+_VERSION = 3
 _KEEP = 2
+_HEADER_BYTES = 65_536
 _NAME = re.compile(r"^(?P<topic>.+)-(?P<partition>[0-9]+)-(?P<offset>[0-9]{20})\.snapshot$")
 
 
@@ -58,7 +61,7 @@ class SnapshotStore:
 
     def save(self, partition: int, fold: Fold, last_value: bytes | None) -> Path:
         """Write a snapshot; it gets its final name only when it is whole and on disk."""
-        body = save_fold(fold)
+        cells, ids = save_parts(fold)
         header = orjson.dumps(
             {
                 "v": _VERSION,
@@ -66,14 +69,16 @@ class SnapshotStore:
                 "partition": partition,
                 "offset": fold.head.offset,
                 "last": record_hash(last_value),
-                "sha256": hashlib.sha256(body).hexdigest(),
+                "bytes": len(cells),
+                "sha256": hashlib.sha256(cells).hexdigest(),
+                "ids_sha256": hashlib.sha256(ids).hexdigest(),
             }
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{self.topic}-{partition}-{fold.head.offset:020d}.snapshot"
         partial = path.with_suffix(f".partial-{os.getpid()}")
         with partial.open("wb") as file:
-            file.write(header + b"\n" + body)
+            file.write(header + b"\n" + cells + ids)
             file.flush()
             os.fsync(file.fileno())
         partial.rename(path)
@@ -117,17 +122,24 @@ class SnapshotStore:
             return f"the log has another record at {offset - 1}"
         return fold
 
-    def _read(self, path: Path, partition: int) -> tuple[Fold, str] | str:
+    def _read(self, path: Path, partition: int, *, with_ids: bool = True) -> tuple[Fold, str] | str:
+        """Return the fold and the hash of its last record, or what is wrong with the file."""
         try:
-            head, _, body = path.read_bytes().partition(b"\n")
-            header = orjson.loads(head)
-            if header["v"] != _VERSION:
-                return f"its version is {header['v']}, this code reads {_VERSION}"
-            if (header["topic"], header["partition"]) != (self.topic, partition):
-                return "it is of another partition"
-            if hashlib.sha256(body).hexdigest() != header["sha256"]:
+            with path.open("rb") as file:
+                header = orjson.loads(file.readline(_HEADER_BYTES))
+                if header["v"] != _VERSION:
+                    return f"its version is {header['v']}, this code reads {_VERSION}"
+                if (header["topic"], header["partition"]) != (self.topic, partition):
+                    return "it is of another partition"
+                cells = file.read(header["bytes"])
+                ids = file.read() if with_ids else None
+            parts = ((cells, "sha256"), (ids, "ids_sha256"))
+            if any(
+                one is not None and hashlib.sha256(one).hexdigest() != header[name]
+                for one, name in parts
+            ):
                 return "its bytes do not have the digest it names"
-            fold = load_fold(body)
+            fold = load_parts(cells, ids)
             if fold.head.offset != header["offset"]:
                 return "its offset is not the one it names"
             return fold, header["last"]
@@ -135,12 +147,15 @@ class SnapshotStore:
             return f"it cannot be read: {type(error).__name__}: {error}"
 
     def _put_aside(self, path: Path, reason: str) -> None:
+        import structlog  # noqa: PLC0415 - takes longer to load than most snapshots do
+
+        log = structlog.get_logger(__name__)
         self.set_aside.append(SetAside(path, reason))
-        _log.warning("snapshot set aside", path=str(path), reason=reason)
+        log.warning("snapshot set aside", path=str(path), reason=reason)
         try:
             path.rename(path.with_suffix(".set-aside"))
         except OSError as error:
-            _log.warning("snapshot could not be renamed", path=str(path), error=str(error))
+            log.warning("snapshot could not be renamed", path=str(path), error=str(error))
 
     def _found(self, partition: int) -> list[Path]:
         """Return the partition's snapshots, newest first."""

@@ -30,7 +30,7 @@ from ledger.version import version
 from ledger.wire import full_name
 from schemas.audit import MAX_QUERY_CHARACTERS, AuditQuery
 from schemas.events import EVENT_MODELS
-from schemas.records import RECORD_VERSION
+from schemas.limits import MAX_TEXT, RECORD_VERSION
 from schemas.topics import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
@@ -47,18 +47,20 @@ __all__ = ["Auditor", "Room", "audit", "client_name", "load"]
 
 #: Text of one line, as a record may have it.
 _LINE = re.compile(r"[\x00-\x1f\x7f]+")
-_MAX_DETAIL = 600
 
 
 class Room:
     """The process with the copy (`ledger.audit.sandbox`). Give it rows, `settle`, then `ask`."""
 
-    def __init__(self, limits: Limits) -> None:
-        """Start it, with an environment that says nothing of the one that asks."""
+    def __init__(self, limits: Limits, program: str = "ledger.audit.sandbox") -> None:
+        """Start it, with an environment that says nothing of the one that asks.
+
+        ``program`` is the module whose ``main`` runs there.
+        """
         self._limits = limits
         self._topic = "events"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from ledger.audit.sandbox import main; main()"],
+        self._process = subprocess.Popen(  # noqa: S603 - a module of this program
+            [sys.executable, "-P", "-c", f"from {program} import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={
@@ -74,6 +76,10 @@ class Room:
     def put(self, table: Table, rows: pa.Table) -> None:
         """Add rows of one table; before `settle`."""
         self._send(b"T", table.name.encode() + b"\0" + arrow_bytes(rows))
+
+    def renew(self, table: Table, rows: pa.Table) -> None:
+        """Put rows of one table in the place of those that are there."""
+        self._send(b"N", table.name.encode() + b"\0" + arrow_bytes(rows))
 
     def take(self, topic: str, rows: pa.Table) -> None:
         """Take in raw rows of one partition; before `settle`. Raises as `settle` does."""
@@ -280,4 +286,4 @@ def client_name() -> str:
 
 
 def _line(text: str) -> str:
-    return _LINE.sub(" ", text)[:_MAX_DETAIL]
+    return _LINE.sub(" ", text)[:MAX_TEXT]

@@ -40,7 +40,10 @@ from ledger.audit.sql_texts import TEXTS
 from ledger.audit.tables import TABLES, constants
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import IO
+
+    from ledger.audit.tables import Table
 
 __all__ = ["main"]
 
@@ -57,21 +60,25 @@ _TOLD = 2_000
 _EXPORTED = 50_000
 
 
-def main() -> None:
-    """Serve frames from stdin until it ends; the answers go to stdout."""
+def main(tables: Sequence[Table] = TABLES) -> None:
+    """Serve frames from stdin until it ends; the answers go to stdout.
+
+    ``tables`` are those of the copy.
+    """
     # Whatever else writes to stdout must not get between two frames.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with suppress(BrokenPipeError):
-        _Room(sys.stdin.buffer, answers).serve()
+        _Room(sys.stdin.buffer, answers, tables).serve()
 
 
 class _Room:
     """The copy, and what has been taken in of each partition."""
 
-    def __init__(self, questions: IO[bytes], answers: IO[bytes]) -> None:
+    def __init__(self, questions: IO[bytes], answers: IO[bytes], tables: Sequence[Table]) -> None:
         self._questions = questions
         self._answers = answers
+        self._tables = {one.name: one for one in tables}
         self._verdicts: dict[int, Verdicts] = {}
         self._null = os.open(os.devnull, os.O_WRONLY)
         self._known = Known(0, ())
@@ -81,7 +88,8 @@ class _Room:
 
     def serve(self) -> None:
         """Do what each frame says."""
-        acts = {b"C": self._begin, b"T": self._table, b"R": self._raw, b"G": self._settle,
+        acts = {b"C": self._begin, b"T": self._table, b"N": self._anew,
+                b"R": self._raw, b"G": self._settle,
                 b"Q": self._ask, b"X": self._export}  # fmt: skip
         while (frame := read_frame(self._questions)) is not None:
             try:
@@ -101,14 +109,19 @@ class _Room:
         told = orjson.loads(payload)
         self._known = Known(**told["known"])
         self.limits = Limits(**told["limits"])
-        self.ledger = Ledger(self.limits, TABLES)
+        self.ledger = Ledger(self.limits, tuple(self._tables.values()))
         for table, rows in constants().items():
-            self.ledger.put(table, rows)
+            if table.name in self._tables:
+                self.ledger.put(table, rows)
 
     def _table(self, payload: bytes) -> None:
         name, _, rows = payload.partition(b"\0")
-        table = next(one for one in TABLES if one.name == name.decode())
-        self.ledger.put(table, arrow_table(rows))
+        self.ledger.put(self._tables[name.decode()], arrow_table(rows))
+
+    def _anew(self, payload: bytes) -> None:
+        """Put rows of one table in the place of those that are there."""
+        self.ledger.clear(self._tables[payload.partition(b"\0")[0].decode()])
+        self._table(payload)
 
     def _raw(self, payload: bytes) -> None:
         rows = arrow_table(payload)

@@ -40,7 +40,8 @@ class Charge:
 
     ``priced_nano`` is the quantity that is priced, in 1e-9 of the price's unit;
     ``metered_milli_s`` the same time in thousandths of GPU-seconds. Both are negative where
-    a charge of a closed month is taken back. ``corrects`` names that month.
+    a charge of a closed month is taken back. ``corrects`` names that month. ``unused`` is
+    the reservation of which an idle device is the unused part.
     """
 
     piece: Piece
@@ -53,6 +54,7 @@ class Charge:
     metered_milli_s: int
     priced_nano: int = 0
     corrects: str | None = None
+    unused: str | None = None
 
     @property
     def payer(self) -> str:

@@ -10,11 +10,13 @@ closed months, a second one keeps the rows of the devices that they are about.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ledger.billing.charges import device_charges, differences
+from ledger.billing.reserved import Reservations, mark_unused
 from ledger.billing.seconds import TILES
 from ledger.metering.calendar import months
 from ledger.metering.periods import GRACE_US, Book
@@ -24,9 +26,10 @@ from ledger.reading import read_events
 from ledger.wire import full_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ledger.billing.charges import Origin, Tariff
+    from ledger.billing.reserved import ByDevice
     from ledger.core.state import State
     from ledger.log.port import Log
     from ledger.metering.calendar import Period
@@ -61,7 +64,8 @@ class Collector(Book):
     """Keeps rows by the month in which they are issued: one that closed issues in a later one.
 
     ``month`` is the one whose bill is made. ``wanted`` are the devices of earlier months
-    of which rows are kept; ``late`` those of which the month has corrections.
+    of which rows are kept; ``late`` those of which the month has corrections. ``reserved``
+    is what the records say of reservations.
     """
 
     def __init__(
@@ -76,6 +80,9 @@ class Collector(Book):
         self.month = month
         self.wanted = wanted
         self.late: set[About] = set()
+        self.reserved = Reservations()
+        #: (cell, node) on which something is reserved -> its devices.
+        self._beside: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         #: What rows are about -> the month in which each was issued, and it.
         self.rows: Rows = {}
 
@@ -85,6 +92,7 @@ class Collector(Book):
         if now_us >= self.end_us:
             self.extend(months(self.end_us, now_us, UTC))
         self.follow(meter, now_us)
+        self.reserved.take(record)
         self.take(meter.take("effective", record))
 
     def take(self, rows: Iterable[Row | Ended]) -> None:
@@ -92,6 +100,7 @@ class Collector(Book):
         for row in rows:
             if isinstance(row, Ended) or row.state not in TILES:
                 continue
+            self._beside[row.cell, row.node].add(row.device)
             for at, start_us, end_us in clip(row, self._bounds):
                 about = self.periods[at]
                 late = about.state == "closed"
@@ -107,6 +116,21 @@ class Collector(Book):
                     if (start_us, end_us) != (row.start_us, row.end_us):
                         part = replace(row, start_us=start_us, end_us=end_us)
                     self.rows.setdefault(key, []).append((issued.name, part))
+
+    def concerned(self) -> frozenset[About]:
+        """Return the devices of closed months whose charges may be others by what came late.
+
+        On a node on which something is reserved, which devices are its unused part depends
+        on all of them.
+        """
+        nodes = self.reserved.nodes()
+        found = set(self.late)
+        for (cell, node), devices in self._beside.items():
+            if (cell, node) in nodes:
+                months_of = {month for month, at, device in self.late
+                             if at == cell and device in devices}  # fmt: skip
+                found |= {(month, cell, device) for month in months_of for device in devices}
+        return frozenset(found)
 
     def state_of(self, month: Period, known_us: int) -> str:
         """Return how settled a month is when everything until ``known_us`` is known.
@@ -124,21 +148,33 @@ class Collector(Book):
 
 def month_bill(collector: Collector, tariff: Tariff) -> list[Origin]:
     """Return the origins that the collector's month issues, corrections after its own."""
-    own: list[Origin] = []
+    month = collector.month.name
+    own = _charged(collector, tariff, month, lambda issued: issued == month)
     corrections: list[Origin] = []
+    for name in sorted({about[0] for about in collector.wanted}):
+        before = _charged(collector, tariff, name, lambda issued: issued != month)
+        after = _charged(collector, tariff, name, lambda _: True)
+        for key in sorted(after):
+            corrections += differences(before[key], after[key], name)
+    return [one for _, found in sorted(own.items()) for one in found] + corrections
+
+
+def _charged(
+    collector: Collector, tariff: Tariff, month: str, counts: Callable[[str], bool]
+) -> ByDevice:
+    """Return the origins of a month by device, of the rows whose month of issue counts."""
     spans = {one.period.name: one.period for one in collector.periods}
-    for about, rows in sorted(collector.rows.items(), key=lambda one: one[0]):
-        span = spans[about[0]]
-        bounds = (span.start_us // 1_000_000, span.end_us // 1_000_000)
-        if span.name == collector.month.name:
-            mine = [row for issued, row in rows if issued == span.name]
-            own += device_charges(mine, *bounds, tariff)
-        elif about in collector.late:
-            earlier = [row for issued, row in rows if issued != collector.month.name]
-            before = device_charges(earlier, *bounds, tariff)
-            after = device_charges((row for _, row in rows), *bounds, tariff)
-            corrections += differences(before, after, span.name)
-    return own + corrections
+    found = {
+        (cell, device): device_charges(
+            (row for issued, row in rows if counts(issued)),
+            spans[name].start_us // 1_000_000,
+            spans[name].end_us // 1_000_000,
+            tariff,
+        )
+        for (name, cell, device), rows in collector.rows.items()
+        if name == month
+    }
+    return mark_unused(found, collector.reserved.known())
 
 
 @dataclass(slots=True)
@@ -165,7 +201,7 @@ async def meter_log(
         reader = _Reader(log, prefix, number, upto)
         found, meter = await reader.collect(month, grace_us)
         if found is not None and found.late:
-            found, meter = await reader.collect(month, grace_us, frozenset(found.late))
+            found, meter = await reader.collect(month, grace_us, found.concerned())
         metered.parts[number] = (found, meter)
     return metered
 

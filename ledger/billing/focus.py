@@ -245,7 +245,11 @@ def _json(plain: dict[str, object]) -> str:
 def _who(charge: Charge) -> Values:
     held = charge.piece.holding
     if held is None:
-        return {}
+        name = _reserved(charge, charge.unused)
+        return {
+            "CapacityReservationId": name,
+            "CapacityReservationStatus": name and "Unused",
+        }
     tenant = held.tenant if charge.holder_pays else None
     return {
         "CapacityReservationId": _reservation(charge),
@@ -269,12 +273,14 @@ def _reservation(charge: Charge) -> str | None:
     held = piece.holding
     assert held is not None
     if piece.state == "allocated":
-        return held.reservation and f"{piece.cell}/reservations/{held.reservation}"
+        return _reserved(charge, held.reservation)
     if (piece.state, piece.cause) != ("idle", "kept"):
         return None
-    if held.reservation:
-        return f"{piece.cell}/reservations/{held.reservation}"
-    return f"{piece.cell}/places/{held.request}"
+    return _reserved(charge, held.reservation) or f"{piece.cell}/places/{held.request}"
+
+
+def _reserved(charge: Charge, name: str | None) -> str | None:
+    return name and f"{charge.piece.cell}/reservations/{name}"
 
 
 def _tags(charge: Charge) -> str:

@@ -7,48 +7,63 @@ A module a subject; each command imports what it needs when it runs, so that
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli import (
-    archive,
-    audit,
-    bill,
-    checkpoint,
-    evidence,
-    fleet,
-    formats,
-    grant,
-    letters,
-    meter,
-    nodes,
-    operations,
-    policy,
-    prices,
-    questions,
-    replay,
-    report,
-    requests,
-    reservations,
-    run,
-    running,
-    whatif,
-)
 from ledger.cli.common import EXIT_INTERRUPTED, JsonOption, LogOption, PrefixOption
 from ledger.collector import relax
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    app: typer.Typer
+
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="gpuledger",
-    help="An event-sourced allocation ledger for pooled and partitioned GPUs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 ok, 1 the ledger says no, 2 usage, 3 cannot reach, 4 log damaged.",
+#: In the order in which the help has their commands.
+_MODULES = (
+    "running",
+    "fleet",
+    "nodes",
+    "requests",
+    "run",
+    "grant",
+    "questions",
+    "replay",
+    "whatif",
+    "policy",
+    "prices",
+    "reservations",
+    "formats",
+    "audit",
+    "report",
+    "meter",
+    "bill",
+    "operations",
+    "archive",
+    "checkpoint",
+    "letters",
+    "evidence",
 )
+
+#: Command -> the one module that it needs: the others would take longer than what it does.
+_ALONE = {
+    "state": "questions",
+    "why": "questions",
+    "show": "questions",
+    "diff": "replay",
+    "replay": "replay",
+    "bisect": "replay",
+    "timeline": "replay",
+    "submit": "requests",
+    "cancel": "requests",
+    "release": "requests",
+    "grant": "grant",
+    "meter": "meter",
+    "bill": "bill",
+}
 
 
 def _version(wanted: bool) -> None:
@@ -59,7 +74,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _shared(
     log: LogOption = None,
     prefix: PrefixOption = None,
@@ -71,37 +85,35 @@ def _shared(
     """Take the options that may stand before any command; `common.command` reads them."""
 
 
-for module in (
-    running,
-    fleet,
-    nodes,
-    requests,
-    run,
-    grant,
-    questions,
-    replay,
-    whatif,
-    policy,
-    prices,
-    reservations,
-    formats,
-    audit,
-    report,
-    meter,
-    bill,
-    operations,
-    archive,
-    checkpoint,
-    letters,
-    evidence,
-):
-    module.register(app)
+def _made(modules: Iterable[str]) -> typer.Typer:
+    """Return the command with what these modules add to it."""
+    made = typer.Typer(
+        name="gpuledger",
+        help="An event-sourced allocation ledger for pooled and partitioned GPUs.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        epilog="Exit status: 0 ok, 1 the ledger says no, 2 usage, 3 cannot reach, 4 log damaged.",
+    )
+    made.callback()(_shared)
+    for name in modules:
+        import_module(f"ledger.cli.{name}").register(made)
+    return made
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the whole command, made when it is asked for
+    if name != "app":
+        raise AttributeError(name)
+    made = globals()["app"] = _made(_MODULES)
+    return made
 
 
 def main() -> None:
     """Run the command; ends the process with its exit status."""
     relax()
+    alone = _ALONE.get(sys.argv[1]) if len(sys.argv) > 1 else None
     try:
-        app()
+        _made(_MODULES if alone is None else (alone,))()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

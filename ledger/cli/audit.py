@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ledger.audit.sql import Result
     from ledger.verify import Report
 
-__all__ = ["Asking", "CsvOption", "register", "show_result", "told"]
+__all__ = ["Asking", "CsvOption", "register", "show_result", "warn_unrecorded"]
 
 CsvOption = Annotated[bool, typer.Option("--csv", help="print CSV")]
 
@@ -113,7 +113,7 @@ async def sql(
             show_result(session, result, csv=csv)
         else:
             await _export(session, auditor, export)
-        told(session, auditor)
+        warn_unrecorded(session, auditor)
 
 
 async def _export(session: Session, auditor: Auditor, folder: Path) -> None:
@@ -147,8 +147,13 @@ class Asking:
     ] = None
 
     @asynccontextmanager
-    async def open(self, session: Session, at: str | None) -> AsyncIterator[Auditor]:
-        """Load a copy for the block; what is wrong with a question is a no (exit 1)."""
+    async def open(
+        self, session: Session, at: str | None, option: str = "--at"
+    ) -> AsyncIterator[Auditor]:
+        """Load a copy for the block; what is wrong with a question is a no (exit 1).
+
+        ``at`` is where the log is cut, as ``option`` says it.
+        """
         from ledger.audit.auditor import audit
         from ledger.audit.sql import BadQuery, Limits
         from ledger.cli.questions import upto_of
@@ -161,7 +166,7 @@ class Asking:
         limits = Limits(rows=self.limit, seconds=self.seconds, memory_mib=self.memory_mib)
         try:
             async with audit(
-                session.url, prefix=session.prefix, who=who, limits=limits, upto=upto_of(at)
+                session.url, prefix=session.prefix, who=who, limits=limits, upto=upto_of(at, option)
             ) as auditor:
                 yield auditor
         except BadQuery as error:
@@ -189,7 +194,7 @@ def show_result(session: Session, result: Result, *, csv: bool) -> None:
         session.note("cut: the rows are too large together; ask for fewer columns or rows")
 
 
-def told(session: Session, auditor: Auditor) -> None:
+def warn_unrecorded(session: Session, auditor: Auditor) -> None:
     """Say where a question could not be put on record."""
     if not auditor.kept:
         session.note(

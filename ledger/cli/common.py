@@ -152,6 +152,11 @@ class Session:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
+    def emit_json(self, line: bytes) -> None:
+        """Print one thing that is JSON already; it has no line break in it."""
+        sys.stdout.write(line.decode() + "\n")
+        sys.stdout.flush()
+
     def emit_rows(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
         """Print rows: one JSON object a line, or a table of ``columns``."""
         if self.json:
@@ -203,8 +208,11 @@ Work = TypeVar("Work", bound=Callable[..., Awaitable[None] | None])
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Work], Work]:
+def command(app: typer.Typer, name: str, *, warns: bool = True) -> Callable[[Work], Work]:
     """Make a function of a `Session` and its own options a command of ``app``.
+
+    ``warns`` is False of one that loads nothing that could write to the program's own logs:
+    to set these up takes longer than most of what it does.
 
     A parameter that is a dataclass stands for its fields, each an option.
     ``--log``, ``--prefix`` and ``--json`` are added (they may also stand before
@@ -224,7 +232,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Work], Work]:
             session = _session(values.pop("context"), *[values.pop(one.name) for one in shared])
             for group, kind in groups.items():
                 values[group] = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
-            raise typer.Exit(run(lambda: function(session, **values)))
+            raise typer.Exit(run(lambda: function(session, **values), warns=warns))
 
         parameters = [*own, *shared, context]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -271,9 +279,10 @@ def _session(context: typer.Context, log: str | None, prefix: str | None, json: 
     )
 
 
-def run(work: Callable[[], Awaitable[None] | None]) -> int:
+def run(work: Callable[[], Awaitable[None] | None], *, warns: bool = True) -> int:
     """Do the work; return the exit status, with the error said on stderr."""
-    _logs_to_stderr()
+    if warns:
+        _logs_to_stderr()
     try:
         result = work()
         if inspect.iscoroutine(result):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ledger.cli.common import No, Session, Speaker, Usage, command
+from ledger.cli.evidence_show import show
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ledger.log.port import Log, Record
     from schemas.base import Model
 
-__all__ = ["register"]
+__all__ = ["of_devices", "register"]
 
 _LOOPBACK = "127.0.0.1"
 _DAY_S = 86_400
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
     command(group, "record")(record)
     command(group, "record-device")(record_device)
     command(group, "list")(listed)
+    command(group, "show")(show)
     app.add_typer(group, name="evidence")
 
 
@@ -192,6 +194,7 @@ async def record_device(
     """
     from pydantic import ValidationError
 
+    from ledger.amounts import per_cent
     from schemas.evidence import DeviceEvidence
 
     if (kind == "co-running") != bool(neighbour):
@@ -227,14 +230,14 @@ async def record_device(
             first = error.errors()[0]
             raise Usage(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         name = await _write(session, log, "usage", fact.node, "device.evidence", fact, speaker)
-    part = "" if left is None else f", {left} thousandths of {baseline}"
+    part = "" if left is None else f", {per_cent(left, 1000)} of {baseline}"
     plain = {"evidence": name, **fact.model_dump(mode="json", exclude_none=True)}
     session.emit(plain, f"{name}: {metric} {value} of {workload} on {device}{part}")
 
 
 async def _left_of(session: Session, log: Log, baseline: str, metric: str, value: int) -> int:
     """Return how many thousandths of a baseline a value is; raise `No` for no such baseline."""
-    async for name, _, plain in _of_devices(session, log):
+    async for name, _, plain in of_devices(session, log):
         if name == baseline:
             if plain["metric"] != metric or not plain["value"]:
                 raise No(f"{baseline} has {plain['metric']} {plain['value']}: not to compare with")
@@ -263,7 +266,7 @@ async def listed(
                 }
                 for one in state.links.values()
             ]
-        async for name, time_us, plain in _of_devices(session, log):
+        async for name, time_us, plain in of_devices(session, log):
             rows.append(
                 {
                     "evidence": name,
@@ -278,7 +281,7 @@ async def listed(
     session.emit_rows(rows, ["evidence", "kind", "about", "says", "tool", "holds"])
 
 
-async def _of_devices(session: Session, log: Log) -> AsyncIterator[tuple[str, int, dict[str, Any]]]:
+async def of_devices(session: Session, log: Log) -> AsyncIterator[tuple[str, int, dict[str, Any]]]:
     """Yield the evidence of devices that the log has: id, when it was written, what it says."""
     from ledger.log.port import UnknownTopic
     from ledger.wire import full_name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.amounts import mib_text
 from ledger.wording import (
     listed,
     numbers_text,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ledger.answers.holders import Holder
     from ledger.answers.levels import Level
     from ledger.answers.placed import Amounts, Option, Placed
+    from ledger.answers.waits import Wait
     from ledger.core.line.estimate import Estimate
     from ledger.explain import Explanation
 
@@ -28,8 +30,8 @@ __all__ = ["explained", "waiting"]
 
 _SIGNS = {"met": "yes", "not met": "NO", "not reached": "-"}
 
-#: Devices out of use that are named to people; JSON has all.
-_OUT_NAMED = 10
+#: Devices out of use that are named to people, and to one who waits; JSON has all.
+_OUT_NAMED, _OUT_TO_WAITING = 10, 3
 
 
 def explained(found: Explanation) -> str:
@@ -38,6 +40,7 @@ def explained(found: Explanation) -> str:
     lines = [f"{found.request}", f"  {found.status}{code}"]
     if found.reason and found.code != "granted":
         lines.append(f"  {found.reason}")
+    lines += [f"  {one}" for one in _out(found, _OUT_NAMED)]
     lines += _lines_of_start(found)
     if found.line is not None:
         lines.append(f"  place {found.line.place} of {found.line.length} in line")
@@ -54,11 +57,9 @@ def explained(found: Explanation) -> str:
         lines += [f"  {_holder(one)}" for one in found.holders]
         if found.holders_more:
             lines.append(f"  and {found.holders_more} more")
-    lines += [f"out of use: {one}" for one in found.out_of_use[:_OUT_NAMED]]
-    if len(found.out_of_use) > _OUT_NAMED:
-        lines.append(f"out of use: {len(found.out_of_use) - _OUT_NAMED} more; --json has all")
     lines += _placed(found.placed) if found.placed is not None else []
     lines += _amounts(found.amounts) if found.amounts is not None else []
+    lines += [f"waited: {_wait(one)}" for one in found.waits]
     lines += [f"ended: {_ending(one)}" for one in found.endings]
     lines += _happened(found)
     return "\n".join(lines)
@@ -71,8 +72,17 @@ def waiting(found: Explanation) -> str:
     lines += _lines_of_start(found)
     if found.line is not None:
         lines.append(f"  place {found.line.place} of {found.line.length} in line")
+    lines += [f"  {one}" for one in _out(found, _OUT_TO_WAITING)]
     lines += _changes(found)
     return "\n".join(lines)
+
+
+def _out(found: Explanation, most: int) -> Iterator[str]:
+    """Name what is out of use, and why."""
+    for one in found.out_of_use[:most]:
+        yield f"out of use: {one}"
+    if len(found.out_of_use) > most:
+        yield f"out of use: {len(found.out_of_use) - most} more; --json has all"
 
 
 def _changes(found: Explanation) -> Iterator[str]:
@@ -169,6 +179,14 @@ def _holder(one: Holder) -> str:
     return f"{one.lease} ({one.tenant}, {one.state}, {ends}{borrows}): {listed(one.units)}"
 
 
+def _wait(one: Wait) -> str:
+    text = f"{one.lease}: {seconds_text(one.granted_us - one.since_us)} for its grant"
+    if one.started_us is None:
+        return text
+    what = "its command to start" if one.by == "requester" else "its node to have it ready"
+    return f"{text}, {seconds_text(one.started_us - one.granted_us)} from there for {what}"
+
+
 def _ending(one: Ending) -> str:
     text = f"{one.lease}: {one.reason}"
     if one.by is not None:
@@ -199,7 +217,7 @@ def _option(one: Option) -> str:
 
 def _amounts(found: Amounts) -> Iterator[str]:
     def mib(value: int | None) -> str:
-        return "not stated" if value is None else f"{value} MiB"
+        return "not stated" if value is None else mib_text(value)
 
     delivered = "not isolated" if found.delivered_memory_mib is None else mib(
         found.delivered_memory_mib

@@ -83,16 +83,21 @@ async def _read(session: Session, log: Log, cell: str, pool: str) -> tuple[State
 
 
 def _text(plain: dict[str, Any], requests: int) -> str:
-    holes = ", ".join(f"{milli}: {price}" for milli, price in plain["holes"])
-    loads = ", ".join(f"{model}: {load}" for model, load in plain["loads_milli"].items())
-    cpu_load = plain["cpu_load_milli"]
-    beside = f"{plain['cpu_milli_per_gpu']} milli of CPU and {plain['memory_mib_per_gpu']} MiB"
+    from ledger.amounts import gpus, mib_text, per_cent, short
+
+    holes = ", ".join(f"{gpus(milli)}: {gpus(worth)}" for milli, worth in plain["holes"])
+    loads = ", ".join(
+        f"{model}: {per_cent(load, 1000)}" for model, load in plain["loads_milli"].items()
+    )
+    load = plain["cpu_load_milli"]
+    cpu = per_cent(load, 1000) if load else "not known"
+    cores, memory = short(plain["cpu_milli_per_gpu"], 1000), mib_text(plain["memory_mib_per_gpu"])
     lines = [
         f"pool {plain['pool']}, from {requests} requests; nothing was written (--apply does)",
-        f"  {len(plain['shapes'])} usual shapes; beside a device {beside}",
-        f"  CPU asked for with all devices, in thousandths of it: {cpu_load or 'not known'}",
-        f"  worth of a hole, both in thousandths of a device: {holes or 'its size'}",
-        f"  asked of models by name, in thousandths of theirs: {loads or 'nothing'}",
+        f"  {len(plain['shapes'])} usual shapes; beside a device {cores} cores and {memory}",
+        f"  CPU asked for with all devices: {cpu}",
+        f"  worth of a hole, both in devices: {holes or 'its size'}",
+        f"  asked of models by name, of theirs: {loads or 'nothing'}",
     ]
     return "\n".join(lines)
 

@@ -182,24 +182,19 @@ def _plain(report: Report, window: dict[str, Any]) -> dict[str, Any]:
 
 
 def hours(milli_us: int | None) -> str:
-    """Return capacity x time in GPU-hours with three digits, rounded down; what is unknown as such.
+    """Return capacity x time in GPU-hours; what is unknown as such. The JSON has it exactly."""
+    from ledger.amounts import gpu_hours
 
-    The exact numbers are in the JSON.
-    """
-    from ledger.metering.rows import GPU_HOUR_MILLI_US
-
-    if milli_us is None:
-        return "unknown"
-    sign = "-" if milli_us < 0 else ""
-    whole, thousandths = divmod(abs(milli_us) * 1000 // GPU_HOUR_MILLI_US, 1000)
-    return f"{sign}{whole:,}.{thousandths:03d}"
+    return "unknown" if milli_us is None else gpu_hours(milli_us, 3)
 
 
 def _text(report: Report, window: dict[str, Any]) -> str:
+    from ledger.amounts import duration_text
+
     total = report.total()
-    span_hours = (window["to_us"] - window["from_us"]) / 3_600_000_000
+    span = duration_text(window["to_us"] - window["from_us"])
     title = (
-        f"from {window['from']} to {window['to']}: {span_hours:,.2f} hours,"
+        f"from {window['from']} to {window['to']}: {span},"
         f" {len(report.devices)} devices; GPU-hours by {report.by}, policy {report.policy.name}"
     )
     lines = [
@@ -230,24 +225,29 @@ def _groups(report: Report, total: Totals) -> str:
 
 
 def _conservation(total: Totals) -> Iterator[str]:
+    from ledger.amounts import decimal
+
     parts = " + ".join(
         f"{name} {hours(total.parts[name])}"
         for name in ("allocated", "idle", "unavailable", "unknown")
     )
     equal = "=" if total.parts_milli_us == total.capacity_milli_us else "IS NOT"
     yield f"{parts} {equal} present {hours(total.capacity_milli_us)} GPU-hours"
+    missing = total.capacity_milli_us - total.parts_milli_us
     yield (
-        f"  exactly: {total.parts_milli_us:,} {equal} {total.capacity_milli_us:,}"
-        " thousandths x microseconds"
+        f"  off by {decimal(missing, 10**9, 9)} GPU-seconds"
+        if missing
+        else "  exactly: to the thousandth of a device and the microsecond"
     )
 
 
 def _shares(total: Totals) -> Iterator[list[str]]:
+    from ledger.amounts import per_cent
     from ledger.metering.report import DENOMINATORS
 
     for name, capacity in total.denominators().items():
         shares = [
-            f"{amount * 10_000 // capacity / 100:.2f} %" if capacity else "-"
+            per_cent(amount, capacity) if capacity else "-"
             for amount in total.numerators().values()
         ]
         yield [name, *shares, hours(capacity), DENOMINATORS[name]]

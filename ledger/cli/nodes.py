@@ -65,7 +65,12 @@ def _shown(found: Sequence[Check]) -> str:
     """Return the checks for people: the host's all, a device's where something is missing."""
     host = [[one.name, one.state, one.found] for one in found if not one.device]
     text = table(("host", "state", "found"), host)
-    costly = [one for one in found if one.state in ("denied", "broken")]
+    # What a board does not have could not be had; what the host lacks may be given to it.
+    costly = [
+        one
+        for one in found
+        if one.state in ("denied", "broken") or (one.state == "absent" and not one.device)
+    ]
     for device in dict.fromkeys(one.device for one in found if one.device):
         mine = [one for one in found if one.device == device]
         works = sum(one.state == "ok" for one in mine)

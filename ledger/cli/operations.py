@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ledger.cli.common import No, Session, Usage, command, table
+from ledger.cli.positions import LogAtOption
 from ledger.cli.pricing import BookOption, PricesOption, prices_in, recorded_prices
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = ["register"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Telling:
     """Options of every report: how it is told, what time costs, where the log is cut."""
 
     zone: Annotated[str, typer.Option(help="time zone of months, days and times")] = "UTC"
@@ -33,9 +34,7 @@ class Told:
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="write one self-contained page there")
     ] = None
-    at: Annotated[
-        str | None, typer.Option(help="only the log up to a time or record [all of it]")
-    ] = None
+    log_at: LogAtOption = None
 
 
 FromOption = Annotated[
@@ -59,7 +58,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def ops(
-    session: Session, told: Told, *, from_: FromOption = None, to: ToOption = None
+    session: Session, telling: Telling, *, from_: FromOption = None, to: ToOption = None
 ) -> None:
     """Where the time went, how tasks fared, who decided what: figures with their formula.
 
@@ -69,12 +68,12 @@ async def ops(
     from ledger.operations.gather import Gathered
     from ledger.operations.ops import ops_report
 
-    found, _ = await _gather_one(session, told, (from_, to), Gathered)
-    _tell(session, told, ops_report(found))
+    found, _ = await _gather_one(session, telling, (from_, to), Gathered)
+    _tell(session, telling, ops_report(found))
 
 
 async def capacity(
-    session: Session, told: Told, *, from_: FromOption = None, to: ToOption = None
+    session: Session, telling: Telling, *, from_: FromOption = None, to: ToOption = None
 ) -> None:
     """Shapes that were asked for and not had, and what would have been enough.
 
@@ -83,13 +82,13 @@ async def capacity(
     from ledger.operations.capacity import capacity_report
     from ledger.operations.gather import Gathered
 
-    found, _ = await _gather_one(session, told, (from_, to), Gathered)
-    _tell(session, told, capacity_report(found))
+    found, _ = await _gather_one(session, telling, (from_, to), Gathered)
+    _tell(session, telling, capacity_report(found))
 
 
 async def weekly(
     session: Session,
-    told: Told,
+    telling: Telling,
     *,
     to: ToOption = None,
     days: Annotated[int, typer.Option(min=1, help="length of a week, in days")] = 7,
@@ -99,21 +98,21 @@ async def weekly(
     from ledger.operations.measure import Window
     from ledger.operations.weekly import days_before, weekly_report
 
-    place = _place(told)
+    place = _place(telling)
 
     def windows(edges: Edges) -> list[tuple[Window, int]]:
-        whole, until_us = _window(told, None, to, edges)
+        whole, until_us = _window(telling, None, to, edges)
         middle_us = days_before(until_us, days, place)
         before = Window(days_before(until_us, 2 * days, place), middle_us)
         return [(Window(middle_us, whole.end_us), until_us), (before, before.end_us)]
 
-    (this, before), _ = await _gather(session, told, windows, Gathered)
-    _tell(session, told, weekly_report(this, before))
+    (this, before), _ = await _gather(session, telling, windows, Gathered)
+    _tell(session, telling, weekly_report(this, before))
 
 
 async def acceptance(
     session: Session,
-    told: Told,
+    telling: Telling,
     *,
     from_: FromOption = None,
     to: ToOption = None,
@@ -135,10 +134,10 @@ async def acceptance(
 
     if run:
         session = await _run(session)
-    found, cells = await _gather_one(session, told, (from_, to), Trial)
+    found, cells = await _gather_one(session, telling, (from_, to), Trial)
     found.digest = digest(cells)
     report = acceptance_report(found)
-    _tell(session, told, report)
+    _tell(session, telling, report)
     if report.more["verdicts"]["broken"]:
         raise No("a record contradicts what must hold: see what is broken, and where")
 
@@ -160,16 +159,18 @@ async def _run(session: Session) -> Session:
     return replace(session, url=f"sqlite:{path}")
 
 
-def _place(told: Told) -> tzinfo:
+def _place(telling: Telling) -> tzinfo:
     from ledger.metering.calendar import BadTime, zone_of
 
     try:
-        return zone_of(told.zone)
+        return zone_of(telling.zone)
     except BadTime as error:
         raise Usage(str(error)) from None
 
 
-def _window(told: Told, from_: str | None, to: str | None, edges: Edges) -> tuple[Window, int]:
+def _window(
+    telling: Telling, from_: str | None, to: str | None, edges: Edges
+) -> tuple[Window, int]:
     """Return the window that was named, and until when rows are looked at.
 
     A window that is open has the last record in it, and no time after it: nothing is known
@@ -179,7 +180,7 @@ def _window(told: Told, from_: str | None, to: str | None, edges: Edges) -> tupl
     from ledger.operations.measure import Window
     from ledger.wording import time_text
 
-    place = _place(told)
+    place = _place(telling)
     try:
         start_us = edges.first_us if from_ is None else span_of(from_, place).start_us
         end_us = edges.last_us + 1 if to is None else span_of(to, place).end_us
@@ -187,9 +188,13 @@ def _window(told: Told, from_: str | None, to: str | None, edges: Edges) -> tupl
         raise Usage(str(error)) from None
     if end_us <= start_us:
         began, ended = (time_text(one) for one in (edges.first_us, edges.last_us))
-        raise Usage(
-            f"the report would end before it begins; the ledger has records from {began} to {ended}"
-        )
+        if from_ is None:
+            wrong = f"--to {to} is before the first record"
+        elif to is None:
+            wrong = f"--from {from_} is after the last record"
+        else:
+            wrong = f"--to {to} is not after --from {from_}"
+        raise Usage(f"{wrong}; the ledger has records from {began} to {ended}")
     return Window(start_us, end_us), edges.last_us if to is None else end_us
 
 
@@ -197,18 +202,18 @@ G = TypeVar("G", bound="Gathered")
 
 
 async def _gather_one(
-    session: Session, told: Told, span: tuple[str | None, str | None], make: type[G]
+    session: Session, telling: Telling, span: tuple[str | None, str | None], make: type[G]
 ) -> tuple[G, dict[str, State]]:
     """Return what there is of the window from --from to --to, as `_gather` does."""
     (found,), cells = await _gather(
-        session, told, lambda edges: [_window(told, *span, edges)], make
+        session, telling, lambda edges: [_window(telling, *span, edges)], make
     )
     return found, cells
 
 
 async def _gather(
     session: Session,
-    told: Told,
+    telling: Telling,
     windows: Callable[[Edges], list[tuple[Window, int]]],
     make: type[G],
 ) -> tuple[list[G], dict[str, State]]:
@@ -221,12 +226,12 @@ async def _gather(
     from ledger.operations.gather import edges_of, gather
     from ledger.reading import cells_of
 
-    upto, given = upto_of(told.at), prices_in(told.prices, told.book)
+    upto, given = upto_of(telling.log_at, "--log-at"), prices_in(telling.prices, telling.book)
     async with session.open() as log:
         edges = await edges_of(log, session.prefix, upto)
         if edges is None:
             raise No("the ledger has no decision yet: there is nothing to report")
-        found = [make(window, told.zone, until_us) for window, until_us in windows(edges)]
+        found = [make(window, telling.zone, until_us) for window, until_us in windows(edges)]
         folds = await gather(
             log, session.prefix, found, max(one.until_us for one in found), upto=upto,
             progress=session.progress("reading"),
@@ -234,8 +239,8 @@ async def _gather(
     cells = cells_of(folds)
     prices = given
     # Without any prices a report is told without money.
-    if given is None and (told.book or any(one.price_books for one in cells.values())):
-        prices = recorded_prices(cells.values(), told.book)
+    if given is None and (telling.book or any(one.price_books for one in cells.values())):
+        prices = recorded_prices(cells.values(), telling.book)
     try:
         for one in found:
             one.finish(prices)
@@ -244,12 +249,12 @@ async def _gather(
     return found, cells
 
 
-def _tell(session: Session, told: Told, report: Report) -> None:
+def _tell(session: Session, telling: Telling, report: Report) -> None:
     """Print a report, and write its page if one was asked for."""
     from ledger.operations.page import report_page
     from ledger.operations.text import report_text
 
-    if told.html is not None:
-        told.html.write_text(report_page(report), encoding="utf-8")
-        session.note(f"written: {told.html}")
+    if telling.html is not None:
+        telling.html.write_text(report_page(report), encoding="utf-8")
+        session.note(f"written: {telling.html}")
     session.emit(report.plain(), report_text(report, table))

@@ -85,7 +85,30 @@ async def partition(
     await send(session, data, speaker)
 
 
+async def mig_mode(
+    session: Session,
+    device: Annotated[str, typer.Argument(help="UUID of the device")],
+    mode: Annotated[str, typer.Argument(help="on or off")],
+    *,
+    operator: Operator,
+    speaker: Speaker,
+) -> None:
+    """Turn a device's MIG mode on or off. Its node has to be drained, and nothing on it in use.
+
+    Exit 1 when it is not. The node's next report says what the mode is then.
+    """
+    from schemas.requests import DeviceMode
+
+    if mode not in ("on", "off"):
+        raise Usage(f"the mode is on or off, not {mode!r}")
+    data = DeviceMode(
+        device=device, enabled=mode == "on", author=operator.name, reason=operator.reason
+    )
+    await send(session, data, speaker)
+
+
 COMMANDS: dict[str, Callable[..., Awaitable[None]]] = {
+    "mig-mode": mig_mode,
     "partition": partition,
     "partition-plan": plan,
 }

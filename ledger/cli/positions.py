@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FromOption",
+    "LogAtOption",
     "PositionArgument",
     "Starts",
     "ToOption",
@@ -33,6 +34,11 @@ _WHERE = "a time (RFC 3339), a record as events/0@17, an offset, begin or end"
 
 FromOption = Annotated[str, typer.Option("--from", metavar="POSITION", help=_WHERE)]
 ToOption = Annotated[str, typer.Option("--to", metavar="POSITION", help=_WHERE)]
+#: Of a report, whose own times (``--at``, ``--from``, ``--to``) are those that it is about.
+LogAtOption = Annotated[
+    str | None,
+    typer.Option("--log-at", metavar="POSITION", help="only the log up to there [all of it]"),
+]
 PositionArgument = Annotated[str, typer.Argument(metavar="POSITION", help=_WHERE)]
 
 
@@ -74,7 +80,7 @@ async def places_of(log: Log, session: Session, *positions: Position) -> list[Pl
 def stores_of(session: Session, starts: Starts) -> list[PositionSnapshots]:
     """Return the snapshots that may be started from: those named, or those beside the log."""
     from ledger.replay.states import PositionSnapshots
-    from ledger.wire import full_name
+    from schemas.topics import full_name
 
     if starts.no_snapshots:
         return []

@@ -11,6 +11,8 @@ from ledger.cli.common import AtOption, No, Session, Usage, command, table
 from ledger.cli.positions import Starts, passed_over, places_of, position_of, stores_of
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from ledger.answers.placed import Placed
     from ledger.core.state import State
     from ledger.reading import Seen, Upto
@@ -26,7 +28,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     command(app, "why")(why)
     command(app, "show")(show)
-    command(app, "state")(state)
+    command(app, "state", warns=False)(state)
 
 
 async def why(
@@ -42,28 +44,28 @@ async def why(
 
     import orjson
 
+    from ledger.answers.outages import Outages
     from ledger.answers.placed import granting
     from ledger.cli.explained import explained
     from ledger.core.fold import Fold
     from ledger.explain import Ambiguous, resolve
     from ledger.explain import why as explain
     from ledger.reading import cells_of, read_events
-    from ledger.wire import full_name
+    from schemas.topics import full_name
 
     # Whatever concerns a request names it; the rest need not be kept.
     short = request.rpartition("#")[2].partition("/")[0]
     needle = orjson.dumps(short)[1:-1]
-    history, folds = [], {}
+    history, folds, outages = [], {}, Outages()
     upto = upto_of(at)
     async with session.open() as log:
         every = range(await log.partitions(full_name(session.prefix, "events")))
         for partition in every if upto is None or upto.offsets is None else upto.offsets:
             fold = folds[partition] = Fold().reading()
-            history += [
-                seen
-                async for seen in read_events(log, session.prefix, partition, fold, upto)
-                if needle in (seen.record.value or b"")
-            ]
+            async for seen in read_events(log, session.prefix, partition, fold, upto):
+                outages.take(seen)
+                if needle in (seen.record.value or b""):
+                    history.append(seen)
     cells = cells_of({partition: fold.ready() for partition, fold in folds.items()})
     try:
         name = resolve(cells.values(), request)
@@ -73,7 +75,7 @@ async def why(
     name = f"{source}#{own.partition('/')[0]}"  # of a lease, the request it is of
     for cell in cells.values():
         mine = [one for one in history if one.data.get("cell") == cell.cell]
-        found = explain(cell, mine, name)
+        found = explain(cell, mine, name, outages)
         if found is not None:
             given = granting(mine, name) if found.code == "granted" else None
             if given is not None:
@@ -116,7 +118,7 @@ async def show(
     from ledger.explain import Ambiguous
     from ledger.reading import cells_of, read_events
     from ledger.show import Search
-    from ledger.wire import full_name
+    from schemas.topics import full_name
 
     match = _POSITION.fullmatch(name)
     if match is not None:
@@ -220,12 +222,11 @@ async def state(
     session: Session,
     at: AtOption = None,
     cell: Annotated[str | None, typer.Option(help="only this cell [all]")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="with --json answered ids too")] = False,
     *,
     starts: Starts,
 ) -> None:
     """Show who has what, what waits and what is broken, now or at any point of the log."""
-    import orjson
-
     from ledger.core.digest import canonical
     from ledger.reading import cells_of
     from ledger.replay.states import fold_at
@@ -235,43 +236,50 @@ async def state(
     async with session.open() as log:
         (place,) = await places_of(log, session, position)
         folds = await fold_at(
-            log, session.prefix, place, stores, progress=session.progress("reading")
-        )
+            log, session.prefix, place, stores, progress=session.progress("reading"),
+            with_ids=all_,
+        )  # fmt: skip
     passed_over(session, stores)
-    for fold in folds.values():
-        fold.ready()
     cells = cells_of(folds)
     if cell is not None and cell not in cells:
         raise No(f"there is no cell {cell}; the ledger has {', '.join(cells) or 'none'}")
     for name, one in cells.items():
-        if cell in (None, name):
-            session.emit(orjson.loads(canonical(one)), _cell_text(one, at))
+        if cell not in (None, name):
+            continue
+        if session.json:
+            session.emit_json(canonical(one, with_ids=all_))
+        else:
+            session.emit({}, _cell_text(one, at))
     if not cells and not session.json:
         session.note("the ledger is empty: nothing has been decided yet")
 
 
-def upto_of(at: str | None) -> Upto | None:
-    """Return what ``--at`` means (`ledger.replay.position`); raise `Usage` when it is none."""
-    return None if at is None else position_of(at, "--at").upto()
+def upto_of(at: str | None, option: str = "--at") -> Upto | None:
+    """Return what a position means (`ledger.replay.position`); raise `Usage` when it is none."""
+    return None if at is None else position_of(at, option).upto()
 
 
 def _cell_text(one: State, at: str | None) -> str:
     """Return a cell for people: supply, tenants, what waits, what a person should look at."""
-    from ledger.wording import time_text
+    from collections import Counter
 
+    from ledger.amounts import gpus, time_text
+
+    holders, waiting = _waiting(one)
+    held = Counter(each.tenant for each in one.leases.values())
     quotas = [
         [
             quota.name,
             quota.parent or "",
-            str(quota.used.get("gpu", 0)),
-            str(quota.limits["gpu"].nominal),
-            str(sum(1 for each in one.leases.values() if each.tenant == quota.name)),
-            str(_waiting(one, tenant=quota.name)),
+            gpus(quota.used.get("gpu", 0)),
+            gpus(quota.limits["gpu"].nominal),
+            str(held[quota.name]),
+            str(holders[quota.name]),
         ]
         for _, quota in sorted(one.quotas.items())
     ]
     queues = [
-        [queue.name, queue.ordering, str(_waiting(one, queue=queue.name))]
+        [queue.name, queue.ordering, str(waiting[queue.name])]
         for _, queue in sorted(one.queues.items())
     ]
     leases = [
@@ -282,7 +290,7 @@ def _cell_text(one: State, at: str | None) -> str:
     ]
     sections = (
         (["node", "pool", "state", "devices", "which are"], _node_rows(one)),
-        (["quota", "below", "held_milli", "nominal_milli", "leases", "waiting"], quotas),
+        (["quota", "below", "held GPUs", "nominal GPUs", "leases", "waiting"], quotas),
         (["queue", "ordering", "waiting"], queues),
         (["lease", "tenant", "state", "since", "units"], leases),
     )
@@ -333,9 +341,12 @@ def _units(parts: dict[str, Any]) -> str:
     return parts_text([{"node": name, "units": part.units} for name, part in parts.items()])
 
 
-def _waiting(one: State, *, tenant: str | None = None, queue: str | None = None) -> int:
-    return sum(
-        len(shape.line)
-        for key, shape in one.index.waiting.shapes.items()
-        if tenant in (None, key.holder) and queue in (None, key.queue)
-    )
+def _waiting(one: State) -> tuple[Counter[str], Counter[str]]:
+    """Return how many requests wait, by the quota that they count against and by queue."""
+    from collections import Counter
+
+    from ledger.core.quotas.quota import holder_of
+
+    queued = [each for each in one.requests.values() if each.state == "queued"]
+    holders = Counter(holder_of(one, each.tenant, each.project) for each in queued)
+    return holders, Counter(each.queue for each in queued)

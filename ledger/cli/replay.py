@@ -29,10 +29,10 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app, "diff")(diff)
+    command(app, "diff", warns=False)(diff)
     command(app, "replay")(replay)
     command(app, "bisect")(bisect)
-    command(app, "timeline")(timeline)
+    command(app, "timeline", warns=False)(timeline)
     snapshots = typer.Typer(
         help="Snapshots of positions, from which any state is quickly reached.",
         no_args_is_help=True,
@@ -51,9 +51,10 @@ async def diff(
     *,
     starts: Starts,
 ) -> None:
-    """Show what differs between the states at two positions, and which records touched it."""
-    from dataclasses import asdict
+    """Show what differs between the states at two positions, and which records touched it.
 
+    With --all nothing is left out, and both states' digests are told.
+    """
     from ledger.replay import diff as work
     from ledger.replay.position import place_names
     from ledger.replay.words import GROUPS, grouped
@@ -66,20 +67,29 @@ async def diff(
         old, new = await places_of(log, session, *positions)
         if any(old[number] > new[number] for number in new):
             raise Usage(f"{first} is after {second}; give the earlier position first")
-        found = await work.diff(log, session.prefix, (old, new), stores)
+        found = await work.diff(log, session.prefix, (old, new), stores, with_ids=all_)
     passed_over(session, stores)
     ends = [
         {"position": text, "records": place_names(place), "digest": digest}
-        for text, place, digest in zip((first, second), (old, new), found.digests, strict=True)
+        for text, place, digest in zip(
+            (first, second), (old, new), found.digests or (None, None), strict=True
+        )
     ]
     plain = {
         "from": ends[0],
         "to": ends[1],
         "records": found.records,
         "counts": found.counts,
-        "changes": [asdict(one) for one in found.changes],
+        "changes": found.changes,
     }
-    head = [f"{end['position']}: {_last(end['records'])}, digest {end['digest']}" for end in ends]
+    if session.json:
+        session.emit(plain, "")
+        return
+    head = [
+        f"{end['position']}: {_last(end['records'])}"
+        + (f", digest {end['digest']}" if end["digest"] else "")
+        for end in ends
+    ]
     body = list(grouped(found.changes, by, quiet=not all_)) or ["nothing differs"]
     session.emit(plain, "\n".join([*head, f"{found.records} records in between", *body]))
 
@@ -161,9 +171,11 @@ async def bisect(
     By halves it is assumed to change once between the positions; --scan assumes nothing.
     Exit 1 when it does not change.
     """
+    from contextlib import AsyncExitStack
+
     from ledger.audit.sql import BadQuery
     from ledger.replay.bisect import INVARIANTS, Bisection, Same
-    from ledger.replay.sql import StateTables
+    from ledger.replay.sql import StateTables, state_room
 
     if tables:
         _tables(session)
@@ -174,9 +186,12 @@ async def bisect(
         raise Usage(f"--invariant is one of {', '.join(INVARIANTS)}")
     positions = position_of(since, "--from"), position_of(to, "--to")
     stores = stores_of(session, starts)
-    state = StateTables(expr) if expr is not None else None
     try:
-        async with session.open() as log:
+        async with AsyncExitStack() as entered:
+            asked = None
+            if expr is not None:
+                asked = StateTables(expr, entered.enter_context(state_room()))
+            log = await entered.enter_async_context(session.open())
             start, end = await places_of(log, session, *positions)
             if len(end) != 1:
                 raise Usage(f"the ledger has {len(end)} partitions; name one, as --to 0@17")
@@ -184,14 +199,11 @@ async def bisect(
             if start[partition] > last:
                 raise Usage(f"{since} is after {to}")
             search = Bisection(
-                log, session.prefix, partition, stores, tables=state, invariant=invariant
+                log, session.prefix, partition, stores, tables=asked, invariant=invariant
             )
             found = await search.run(start[partition], last, scan=scan)
     except BadQuery as error:
         raise No(str(error)) from None
-    finally:
-        if state is not None:
-            state.close()
     passed_over(session, stores)
     what = invariant or expr or ""
     if isinstance(found, Same):
@@ -279,7 +291,7 @@ async def timeline(
     found, stores = Timeline(name), stores_of(session, starts)
     async with session.open() as log:
         start, end = await places_of(log, session, *positions)
-        folds = await fold_at(log, session.prefix, start, stores)
+        folds = await fold_at(log, session.prefix, start, stores, with_ids=False)
         async for seen, names in follow(log, session.prefix, end, folds):
             found.take(seen, names)
     passed_over(session, stores)
@@ -317,7 +329,7 @@ async def make(
 ) -> None:
     """Write a snapshot of the state at every so many records; a second call adds what is new."""
     from ledger.replay.states import PositionSnapshots, make_snapshots
-    from ledger.wire import full_name
+    from schemas.topics import full_name
 
     store = PositionSnapshots(
         folder or beside(session.url, "positions"), full_name(session.prefix, "events")

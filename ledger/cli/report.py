@@ -13,18 +13,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ledger.cli.audit import Asking, CsvOption, show_result, told
-from ledger.cli.common import Session, Usage, command, table
+from ledger.cli.audit import Asking, CsvOption, show_result, warn_unrecorded
+from ledger.cli.common import No, Session, Usage, command, table
+from ledger.cli.positions import LogAtOption
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ledger.audit.auditor import Auditor
     from ledger.audit.sql_texts import Parameter, Text
 
 __all__ = ["register"]
 
 #: Parameters that are times: they are told to the database in UTC.
 _TIMES = frozenset({"at", "from", "to"})
+
+#: Parameter that is an id -> what it is the id of, and whether the log knows one.
+_IDS: dict[str, tuple[str, str]] = {
+    "device": (
+        "device or slice",
+        (
+            "SELECT EXISTS (SELECT 1 FROM devices WHERE device = $id)"
+            " OR EXISTS (SELECT 1 FROM slices WHERE $id IN (slice, mig_uuid))"
+        ),
+    ),
+    "node": ("node", "SELECT EXISTS (SELECT 1 FROM nodes WHERE node = $id)"),
+    "tenant": (
+        "tenant",
+        (
+            "SELECT EXISTS (SELECT 1 FROM quotas WHERE $id IN (quota, tenant))"
+            " OR EXISTS (SELECT 1 FROM requests WHERE tenant = $id)"
+        ),
+    ),
+    "request": ("request", "SELECT EXISTS (SELECT 1 FROM requests WHERE request = $id)"),
+    "lease": ("lease", "SELECT EXISTS (SELECT 1 FROM leases WHERE lease = $id)"),
+    "who": (
+        "source or author",
+        (
+            "SELECT EXISTS (SELECT 1 FROM decisions WHERE input_source = $id)"
+            " OR EXISTS (SELECT 1 FROM policy_changes WHERE author = $id)"
+        ),
+    ),
+}
 
 
 class _Group(TyperGroup):
@@ -114,17 +144,19 @@ def _function(text: Text) -> Callable[..., Awaitable[None]]:
         parameters = {
             one.name: _value(one.name, values[_variable(one.name)]) for one in text.parameters
         }
-        async with asking.open(session, values["as_of"]) as auditor:
+        async with asking.open(session, values["log_at"], "--log-at") as auditor:
             result = await auditor.ask(text.query, parameters, report=text.name)
+            if not result.rows:
+                _check_known(auditor, parameters)
             show_result(session, result, csv=values["csv"])
-            told(session, auditor)
+            warn_unrecorded(session, auditor)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("session", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Session),
         *map(_option, text.parameters),
         inspect.Parameter("csv", keyword, default=False, annotation=CsvOption),
-        inspect.Parameter("as_of", keyword, default=None, annotation=_AsOf),
+        inspect.Parameter("log_at", keyword, default=None, annotation=LogAtOption),
         inspect.Parameter("asking", keyword, annotation=Asking),
     ]
     ask.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -133,10 +165,16 @@ def _function(text: Text) -> Callable[..., Awaitable[None]]:
     return ask
 
 
-_AsOf = Annotated[
-    str | None,
-    typer.Option("--log-at", metavar="POSITION", help="only the log up to a time or record"),
-]
+def _check_known(auditor: Auditor, parameters: dict[str, str | None]) -> None:
+    """Raise `No` for an id that no record is about: no row of it would read as a no of the log."""
+    for name, given in parameters.items():
+        if name not in _IDS or given is None:
+            continue
+        what, query = _IDS[name]
+        if auditor.room.ask(query, {"id": given}).rows != [(True,)]:
+            ends = [f"events/{at}@{end - 1}" for at, end in enumerate(auditor.ends) if end]
+            upto = f"up to {', '.join(ends)}" if ends else "in the ledger, which is empty"
+            raise No(f"there is no record of {what} {given} {upto}")
 
 
 def _variable(name: str) -> str:

@@ -178,21 +178,25 @@ def _teller(session: Session) -> Callable[..., None]:
 
 def _explainer(session: Session, log: Log, cell: str, request: str) -> Callable[[], Awaitable[str]]:
     """Return a function that says why the request waits: the reason, and what would change it."""
+    from ledger.answers.outages import Outages
     from ledger.cli.explained import waiting
+    from ledger.core.fold import Fold
     from ledger.explain import why
     from ledger.log.partition import partition_of
-    from ledger.reading import Damaged, fold_log
+    from ledger.reading import Damaged, read_events
     from ledger.wire import full_name
 
     async def explain() -> str:
         count = await log.partitions(full_name(session.prefix, "events"))
         partition = partition_of(cell.encode(), count)
+        fold, outages = Fold().reading(), Outages()
         try:
-            folds = await fold_log(log, session.prefix, [partition])
+            async for seen in read_events(log, session.prefix, partition, fold):
+                outages.take(seen)
         except Damaged as error:
             return str(error)
-        state = folds[partition].cells.get(cell)
-        found = None if state is None else why(state, (), request)
+        state = fold.ready().cells.get(cell)
+        found = None if state is None else why(state, (), request, outages)
         return "" if found is None else waiting(found)
 
     return explain

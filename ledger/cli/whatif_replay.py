@@ -169,7 +169,7 @@ async def replay(
 
 
 def _text(plain: dict[str, Any]) -> str:
-    from ledger.wording import time_text
+    from ledger.amounts import seconds_text, time_text
 
     first = plain["first_difference"]
     span = f"{time_text(plain['start_us'])} to {time_text(plain['end_us'])}"
@@ -186,7 +186,7 @@ def _text(plain: dict[str, Any]) -> str:
         "what this rests on",
         *(f"  {one['leases']:,} leases ran for: {one['is']}" for one in plain["runs"].values()),
         *(
-            f"  {name}: median {_us(one['median_us'])} of {one['cases']:,}"
+            f"  {name}: median {seconds_text(one['median_us'])} of {one['cases']:,}"
             for name, one in plain["durations"].items()
         ),
         *(f"  not fed: {count:,} x {why}" for why, count in plain["inputs_passed_over"].items()),
@@ -198,17 +198,20 @@ def _text(plain: dict[str, Any]) -> str:
 
 _WAITS = ("wait_median_us", "wait_p95_us", "wait_total_us")
 _COLUMNS = (
-    "tenant", "type", "let in", "granted", "median wait", "95 %", "all waits", "longer", "shorter",
+    "tenant", "type", "let in", "refused", "granted", "median wait", "95 %", "all waits",
+    "longer", "shorter",
 )  # fmt: skip
 
 
 def _requests(groups: list[dict[str, Any]]) -> str:
+    from ledger.amounts import seconds_text
+
     rows = [
         [
             one["tenant"] or "all",
             one["type"] or "",
-            *(_both(one[name], _count) for name in ("let_in", "granted")),
-            *(_both(one[name], _us) for name in _WAITS),
+            *(_both(one[name], _count) for name in ("let_in", "refused", "granted")),
+            *(_both(one[name], seconds_text) for name in _WAITS),
             f"{one['wait_longer']:,}",
             f"{one['wait_shorter']:,}",
         ]
@@ -218,34 +221,42 @@ def _requests(groups: list[dict[str, Any]]) -> str:
 
 
 def _rest(plain: dict[str, Any]) -> str:
+    from ledger.amounts import gpu_hours, gpus, mib_text, money, per_cent
+
+    def of_million(ppm: int) -> str:
+        return per_cent(ppm, 1_000_000)
+
+    def of_atto(atto: int) -> str:
+        return money(atto, 10**18)
+
     use, memory, cut = plain["use"], plain["memory"], plain["interruptions"]
     fragmentation = plain["fragmentation"]
     rows = [
-        ("GPU-hours held", use["held_milli_us"], _hours),
-        ("GPU-hours in service", use["in_service_milli_us"], _hours),
-        ("utilisation", use["utilisation_ppm"], _per_cent),
-        ("GPUs free on average", fragmentation["free_milli"], _gpus),
-        ("of them of no use to a typical request", fragmentation["fragmented_ppm"], _per_cent),
+        ("GPU-hours held", use["held_milli_us"], gpu_hours),
+        ("GPU-hours in service", use["in_service_milli_us"], gpu_hours),
+        ("utilisation", use["utilisation_ppm"], of_million),
+        ("GPUs free on average", fragmentation["free_milli"], gpus),
+        ("of them of no use to a typical request", fragmentation["fragmented_ppm"], of_million),
         ("leases granted", plain["leases"]["granted"], _count),
         ("interruptions", cut["total"], _count),
         *((f"  {reason}", pair, _count) for reason, pair in cut["by_reason"].items()),
-        ("GPU-hours lost with them", cut["lost_milli_us"], _hours),
+        ("GPU-hours lost with them", cut["lost_milli_us"], gpu_hours),
     ]
     if memory is not None:
         rows += [
             ("shares granted", memory["shares"], _count),
             ("  whose memory was never measured", memory["shares_unmeasured"], _count),
             ("devices whose memory peaks would have passed", memory["devices_over"], _count),
-            ("  by at most", memory["most_mib_over"], _mib),
+            ("  by at most", memory["most_mib_over"], mib_text),
         ]
     rows += [
-        (f"GPU-hours held by {name}", pair, _hours)
+        (f"GPU-hours held by {name}", pair, gpu_hours)
         for name, pair in use["held_milli_us_by_tenant"].items()
     ]
     cost = plain.get("cost")
     if cost is not None:
         rows += [
-            (f"{cost['currency']} paid by {name}", pair["contracted_atto"], _money)
+            (f"{cost['currency']} paid by {name}", pair["contracted_atto"], of_atto)
             for name, pair in cost["payers"].items()
         ]
     told = [
@@ -274,29 +285,3 @@ def _both(pair: dict[str, int | None], how: Any) -> str:  # noqa: ANN401 - as ab
 
 def _count(value: int) -> str:
     return f"{value:,}"
-
-
-def _us(value: int) -> str:
-    from ledger.wording import seconds_text
-
-    return seconds_text(value)
-
-
-def _hours(milli_us: int) -> str:
-    return f"{Decimal(milli_us) / 3_600_000_000_000:,.1f}"
-
-
-def _mib(mib: int) -> str:
-    return f"{mib:,} MiB"
-
-
-def _gpus(milli: int) -> str:
-    return f"{Decimal(milli) / 1000:,.1f}"
-
-
-def _per_cent(ppm: int) -> str:
-    return f"{Decimal(ppm) / 10_000:.2f} %"
-
-
-def _money(atto: int) -> str:
-    return f"{Decimal(atto).scaleb(-18):,.2f}"

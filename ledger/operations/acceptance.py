@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ledger.amounts import per_cent
 from ledger.operations.checks import AREAS, checks
 from ledger.operations.measure import Column, Metric, Report, Section
 from ledger.operations.ops import money_of, waste
@@ -165,7 +166,7 @@ def _shared(trial: Trial) -> Section:
         return Section("evidence-shared", title, words=("not shown: no card was held",))
     there = sum(one["gpu_milli"] for one in peak.holders)
     when = amount_text(peak.time_us, "time_us")
-    words = (f"{peak.device}, at {when} ({peak.place}): {there} of 1000 thousandths",)
+    words = (f"{peak.device}, at {when} ({peak.place}): {per_cent(there, 1000)} of the device",)
     columns = (
         Column("lease", "lease"),
         Column("tenant", "tenant"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ledger.amounts import duration_text
 from ledger.operations.charts import Bars, Curves
 from ledger.operations.demand import (
     LEAST_REQUESTS,
@@ -15,7 +16,6 @@ from ledger.operations.demand import (
 )
 from ledger.operations.measure import Column, Metric, Part, Report, Section
 from ledger.operations.ops import money_of
-from ledger.operations.words import duration_text
 from ledger.percentile import percentile, time_percentile
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ledger.operations.words import duration_text, hours_text
+from ledger.amounts import duration_text
+from ledger.operations.words import hours_text
 from ledger.percentile import time_percentile
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ledger.operations.words import amount_text, share_text
+from ledger.amounts import per_cent
+from ledger.operations.words import amount_text
 from ledger.wording import time_text
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Metric:
         whole = ""
         if self.of and self.denominator is not None:
             whole = f"{amount_text(self.denominator, self.unit)} {self.of}"
-        return [self.title, amount, share_text(self.permyriad) if self.of else "", whole]
+        return [self.title, amount, per_cent(self.permyriad) if self.of else "", whole]
 
 
 class Column(NamedTuple):

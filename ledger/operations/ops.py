@@ -145,8 +145,7 @@ def resources(found: Gathered) -> Section:
         Metric(
             "memory.delivered", "device memory delivered as its holder's own",
             "MiB of leased whole devices and slices x time / MiB reserved for leases x time",
-            _shares_of(total.delivered_mib_us), "count", _shares_of(total.reserved_mib_us),
-            "GiB-hours reserved", "read",
+            total.delivered_mib_us, "mib_us", total.reserved_mib_us, "reserved", "read",
         ),
         Metric("devices", "devices present", "devices present at some time", time.devices,
                basis="read"),
@@ -175,11 +174,6 @@ _NUMERATORS = {
     "busy": "under a lease and seen running",
     "successful": "of leases that completed",
 }
-_GIB_HOUR_MIB_US = 1024 * 3_600_000_000
-
-
-def _shares_of(mib_us: int) -> int:
-    return mib_us // _GIB_HOUR_MIB_US
 
 
 def _counted(

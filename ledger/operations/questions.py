@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ledger.amounts import duration_text, per_cent
 from ledger.operations.causes import FREE, USED
-from ledger.operations.words import duration_text, hours_text, share_text
+from ledger.operations.words import hours_text
 from ledger.percentile import percentile
 from ledger.wording import listed
 
@@ -18,7 +19,7 @@ __all__ = ["QUESTIONS", "Answer", "answers"]
 
 
 #: An answer in words, the numbers it rests on, and places in the log.
-Told = tuple[str, dict[str, Any], tuple[str, ...]]
+Grounded = tuple[str, dict[str, Any], tuple[str, ...]]
 
 
 class Answer(NamedTuple):
@@ -42,7 +43,7 @@ def _counts(counts: Mapping[str, int]) -> str:
     return listed([f"{count} {name}" for name, count in sorted(counts.items())], 12) or "none"
 
 
-def _hardware(trial: Trial) -> Told:
+def _hardware(trial: Trial) -> Grounded:
     account, counts = trial.boundary, trial.register.counts
     unseen = account.broken["observed"]
     models: dict[str, int] = {}
@@ -62,7 +63,7 @@ def _hardware(trial: Trial) -> Told:
     return text, numbers, _places(trial, "device.discovered")
 
 
-def _division(trial: Trial) -> Told:
+def _division(trial: Trial) -> Grounded:
     account, isolation = trial.boundary, trial.register.isolation
     most = len(account.peak.holders)
     broken = sum(account.broken[rule] for rule in ("alone", "shares", "memory"))
@@ -78,7 +79,7 @@ def _division(trial: Trial) -> Told:
     return text, numbers, _places(trial, "lease.granted")
 
 
-def _waiting(trial: Trial) -> Told:
+def _waiting(trial: Trial) -> Grounded:
     tasks = trial.tasks
     asked = tasks.counts["received"] + tasks.counts["rejected"]
     numbers = {
@@ -95,7 +96,7 @@ def _waiting(trial: Trial) -> Told:
     return text, numbers, _places(trial, "request.queued", "request.rejected")
 
 
-def _failing(trial: Trial) -> Told:
+def _failing(trial: Trial) -> Grounded:
     tasks, counts = trial.tasks, trial.register.counts
     faults = {
         name: counts[name]
@@ -118,7 +119,7 @@ def _failing(trial: Trial) -> Told:
     return text, numbers, _places(trial, *kinds)
 
 
-def _cleaning(trial: Trial) -> Told:
+def _cleaning(trial: Trial) -> Grounded:
     register = trial.register
     counts = register.counts
     quarantined = counts["device.quarantined"] + counts["slice.quarantined"]
@@ -139,7 +140,7 @@ def _cleaning(trial: Trial) -> Told:
     return text, numbers, _places(trial, "clean done", "clean failed", "device.quarantined")
 
 
-def _deciding(trial: Trial) -> Told:
+def _deciding(trial: Trial) -> Grounded:
     register = trial.register
     counts = register.counts
     numbers = {
@@ -159,7 +160,7 @@ def _deciding(trial: Trial) -> Told:
     return text, numbers, _places(trial, "policy", "quota.answered")
 
 
-def _using(trial: Trial) -> Told:
+def _using(trial: Trial) -> Grounded:
     time = trial.time
     total, wholes = time.total(), time.total().denominators()
     lost = {
@@ -173,7 +174,7 @@ def _using(trial: Trial) -> Told:
         "lost_milli_us": dict(sorted(lost.items())), "present_milli_us": time.present_milli_us,
     }  # fmt: skip
     shares = ", ".join(
-        f"{share_text(total.parts['allocated'] * 10_000 // amount if amount else None)} of {name}"
+        f"{per_cent(total.parts['allocated'] * 10_000 // amount if amount else None)} of {name}"
         for name, amount in wholes.items()
     )
     most = sorted(lost, key=lambda name: (-lost[name], name))
@@ -186,7 +187,7 @@ def _using(trial: Trial) -> Told:
     return text, numbers, tuple(one.last for one in trial.reading.read)
 
 
-def _checking(trial: Trial) -> Told:
+def _checking(trial: Trial) -> Grounded:
     counts = trial.register.counts
     numbers = {
         "effective": counts["record effective"], "void": counts["record void"],
@@ -208,7 +209,7 @@ def _places(trial: Trial, *kinds: str) -> tuple[str, ...]:
 
 
 #: Name -> the question, and what answers it.
-QUESTIONS: dict[str, tuple[str, Callable[[Trial], Told]]] = {
+QUESTIONS: dict[str, tuple[str, Callable[[Trial], Grounded]]] = {
     "hardware": ("What does it find, and does it stay the same device?", _hardware),
     "division": ("How is one card divided, and is what a tenant gets its own?", _division),
     "waiting": ("What happens to a request that cannot be served now?", _waiting),

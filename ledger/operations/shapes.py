@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import ValidationError
 
+from ledger.asked_words import need_text
 from ledger.core.admitting.routing import routed
 from ledger.core.admitting.templates import filled
 from ledger.core.decisions.requests import need_of
 from ledger.core.need import need_to_plain
-from ledger.wording import need_text
 from schemas.requests import RequestSubmit
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ledger.asked_words import need_text
 from ledger.core.need import need_from_plain
 from ledger.core.placing.placement import charge_of
 from ledger.metering.rows import OUTCOMES
 from ledger.operations.shapes import refused_shape
-from ledger.wording import need_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

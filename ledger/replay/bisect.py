@@ -84,6 +84,8 @@ class Bisection:
         self._log, self._prefix, self._partition = log, prefix, partition
         self._stores = stores
         self._tables, self._invariant = tables, invariant
+        #: Only an expression can look at the ids that a state remembers, and few do.
+        self._with_ids = tables is not None and "seen" in tables.names
         self.evaluated = 0
 
     async def run(self, first: int, last: int, *, scan: bool = False) -> Turn | Same:
@@ -159,7 +161,9 @@ class Bisection:
         )
 
     async def _turn(self, before: Fold, offset: int, *, held: bool) -> Turn:
-        """Describe the record at an offset, with what it changed."""
+        """Describe the record at an offset, with what it changed, ids too."""
+        if self._stores and not self._with_ids:
+            before = await self._at(offset, with_ids=True)
         old = load_fold(save_fold(before)).cells
         before.reading()
         upto = Upto(offsets={self._partition: offset + 1})
@@ -175,10 +179,14 @@ class Bisection:
             detail = "; ".join(f"{one.about}: {one.detail}" for one in broken[:_MOST])
         return Turn(held, seen.position, seen, detail, changes, self.evaluated)
 
-    async def _at(self, offset: int, start: Fold | None = None) -> Fold:
+    async def _at(self, offset: int, start: Fold | None = None, *, with_ids: bool = False) -> Fold:
         folds = {} if start is None else {self._partition: start}
         place = {self._partition: offset}
-        return (await fold_at(self._log, self._prefix, place, self._stores, folds))[self._partition]
+        found = await fold_at(
+            self._log, self._prefix, place, self._stores, folds,
+            with_ids=with_ids or self._with_ids,
+        )  # fmt: skip
+        return found[self._partition]
 
     def _holds(self, fold: Fold) -> bool:
         """Ask; an invariant is asked of a state with its index, which is made for it."""

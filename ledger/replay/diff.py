@@ -60,10 +60,11 @@ class Change:
 class Difference:
     """All changes between two places, with the digests of both states.
 
-    ``records`` counts those that lie between the places.
+    ``records`` counts those that lie between the places. ``digests`` is None where the
+    ids that the states remember were left out.
     """
 
-    digests: tuple[str, str]
+    digests: tuple[str, str] | None
     records: int
     changes: list[Change]
 
@@ -82,26 +83,33 @@ async def diff(
     prefix: str,
     places: tuple[Place, Place],
     stores: Sequence[PositionSnapshots] = (),
+    *,
+    with_ids: bool = True,
 ) -> Difference:
     """Return what differs between two places, of which the first must not be behind the second.
 
-    Raises as `ledger.reading.read_events` does.
+    Without ``with_ids`` the ids that the states remember (``seen``) are not compared, and
+    there are no digests: they are most of a long log's state. Raises as
+    `ledger.reading.read_events` does.
     """
     first, second = places
-    old = await fold_at(log, prefix, first, stores)
-    new = await fold_at(log, prefix, second, stores, copy_of(old))
+    old = await fold_at(log, prefix, first, stores, with_ids=with_ids)
+    new = await fold_at(log, prefix, second, stores, copy_of(old), with_ids=with_ids)
     before, after = cells_of(old), cells_of(new)
-    digests = digest(before), digest(after)
-    changes = list(changes_between(before, after))
+    digests = (digest(before), digest(after)) if with_ids else None
+    compared = [one for one in KINDS if with_ids or one != "seen"]
+    changes = list(changes_between(before, after, compared))
     await _attribute(log, prefix, second, old, changes)
     between = sum(second[number] - first[number] for number in second)
     return Difference(digests, between, changes)
 
 
-def changes_between(before: Mapping[str, State], after: Mapping[str, State]) -> Iterator[Change]:
+def changes_between(
+    before: Mapping[str, State], after: Mapping[str, State], tables: Iterable[str] = KINDS
+) -> Iterator[Change]:
     """Yield every row that differs, by cell, table and id."""
     for cell in sorted({*before, *after}):
-        for table in KINDS:
+        for table in tables:
             old = rows_of(before.get(cell), table)
             new = rows_of(after.get(cell), table)
             differ = [name for name in {**old, **new} if _differ(old.get(name), new.get(name))]

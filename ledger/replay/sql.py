@@ -1,8 +1,9 @@
 """The state at one position as SQL tables, for an expression that is true or false of it.
 
 The tables are those of `ledger.replay.tables`, made from the classes of the state, so
-that none is forgotten. The database is that of ``gpuledger sql``: in memory, locked,
-one SELECT, limits.
+that none is forgotten. The expression is asked as every question of ``gpuledger sql`` is:
+in a process of its own that has the rows and nothing else, one SELECT, with limits that
+the kernel keeps (`ledger.audit.sandbox`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from ledger.audit.sql import BadQuery, Ledger, Limits
+from ledger.audit.auditor import Room
+from ledger.audit.sql import BadQuery, Limits
 from ledger.audit.tables import Table
 from ledger.core import prices, state
 from ledger.core.admitting import compatibility, licences, templates
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from ledger.core.state import State
 
-__all__ = ["TABLES", "StateTables"]
+__all__ = ["TABLES", "StateTables", "state_room"]
 
 _CLASSES: dict[str, type[Any]] = {
     "pools": state.Pool,
@@ -67,6 +69,7 @@ _COLUMNS: dict[str, dict[str, str]] = {
         "how": "VARCHAR",
         "leases": "BIGINT",
     },
+    "partition_failures": {"failures": "BIGINT", "last_us": "BIGINT"},
     "devices": {"state": "VARCHAR"},
     "slices": {"state": "VARCHAR"},
 }
@@ -84,14 +87,18 @@ def _table(name: str, kind: str) -> Table:
 TABLES: dict[str, Table] = {name: _table(name, kind) for name, kind in KINDS.items()}
 
 
-class StateTables:
-    """A locked database of the state's tables, filled anew for each position it is asked of."""
+def state_room(limits: Limits | None = None) -> Room:
+    """Start a process for questions about states; it is to be closed."""
+    return Room(limits or Limits(threads=1), "ledger.replay.room")
 
-    def __init__(self, expression: str, limits: Limits | None = None) -> None:
-        """Take one SELECT that returns one boolean."""
+
+class StateTables:
+    """An expression about the state, asked in a room whose tables are filled for each position."""
+
+    def __init__(self, expression: str, room: Room) -> None:
+        """Take one SELECT that returns one boolean, and a `state_room`."""
         self.expression = expression
-        self._database = Ledger(limits or Limits(threads=1), tuple(TABLES.values()))
-        self._database.lock()
+        self._room = room
         # Only what the expression may name is filled in; query_table() may put a name together.
         text = expression.lower()
         self._named = [one for one in TABLES.values() if one.name in text or "query" in text]
@@ -107,19 +114,12 @@ class StateTables:
         Raise `BadQuery` when it is wrong, goes beyond a limit, or is not one boolean.
         """
         for table in self._named:
-            self._database.clear(table)
-            rows = _rows(table, cells)
-            if rows.num_rows:
-                self._database.put(table, rows)
-        result = self._database.query(self.expression)
+            self._room.renew(table, _rows(table, cells))
+        result = self._room.ask(self.expression)
         if result.types != ("BOOLEAN",) or len(result.rows) > 1:
             shape = f"{len(result.rows)} row(s) of {', '.join(result.types)}"
             raise BadQuery(f"the expression must be one SELECT that returns one boolean; {shape}")
         return result.rows == [(True,)]
-
-    def close(self) -> None:
-        """Let go of the memory."""
-        self._database.close()
 
 
 def _rows(table: Table, cells: Mapping[str, State]) -> pa.Table:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ledger.core.digest import load_fold, save_fold
+from ledger.core.digest import load_parts, save_parts
 from ledger.core.fold import Fold
 from ledger.reading import Upto, fold_values
 from ledger.snapshots import SetAside, SnapshotStore
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -38,10 +38,15 @@ class PositionSnapshots(SnapshotStore):
         return {int(path.stem.rpartition("-")[2]): path for path in self._found(partition)}
 
     async def read(
-        self, path: Path, partition: int, value_at: Callable[[int], Awaitable[bytes | None]]
+        self,
+        path: Path,
+        partition: int,
+        value_at: Callable[[int], Awaitable[bytes | None]],
+        *,
+        with_ids: bool = True,
     ) -> Fold | None:
         """Return one snapshot when the log bears it out, else None (see ``set_aside``)."""
-        loaded = self._read(path, partition)
+        loaded = self._read(path, partition, with_ids=with_ids)
         found = loaded if isinstance(loaded, str) else await self._borne_out(*loaded, value_at)
         if isinstance(found, str):
             self.set_aside.append(SetAside(path, found))
@@ -56,19 +61,24 @@ async def fold_at(
     stores: Sequence[PositionSnapshots] = (),
     start: Mapping[int, Fold] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    with_ids: bool = True,
 ) -> dict[int, Fold]:
     """Return the folds at a place, by partition; they keep no index (`Fold.ready` makes it).
 
     ``start`` are folds to go on from, at or before the place; they are used up. A newer
     snapshot goes before them. ``progress`` is called with the records done and those there
-    are. Raises as `ledger.reading.read_events` does.
+    are. Without ``with_ids`` the states are whole but for the ids that they remember
+    (``seen``), which are most of a long log's state: for who only looks at the rest, and
+    takes no digest. Raises as `ledger.reading.read_events` does.
     """
     topic = full_name(prefix, "events")
     folds: dict[int, Fold] = {}
     total, done = sum(place.values()), 0
     for number, end in place.items():
         fold = (start or {}).get(number) or Fold()
-        fold = await _newest(log, topic, number, stores, (fold.head.offset, end)) or fold
+        between = fold.head.offset, end
+        fold = await _newest(log, topic, number, stores, between, with_ids=with_ids) or fold
         fold.reading()
         async for _ in fold_values(log, topic, number, fold, Upto(offsets={number: end})):
             if progress is not None:
@@ -84,6 +94,8 @@ async def _newest(
     partition: int,
     stores: Sequence[PositionSnapshots],
     between: tuple[int, int],
+    *,
+    with_ids: bool,
 ) -> Fold | None:
     """Return the newest snapshot that is of this log, behind the first offset, not the second."""
 
@@ -99,7 +111,7 @@ async def _newest(
         if first < offset <= last
     ]
     for _, number, path in sorted(found, reverse=True):
-        fold = await stores[number].read(path, partition, value_at)
+        fold = await stores[number].read(path, partition, value_at, with_ids=with_ids)
         if fold is not None:
             return fold
     return None
@@ -107,7 +119,12 @@ async def _newest(
 
 def copy_of(folds: Mapping[int, Fold]) -> dict[int, Fold]:
     """Return folds that can go on without changing these."""
-    return {number: load_fold(save_fold(fold)) for number, fold in folds.items()}
+    found = {}
+    for number, fold in folds.items():
+        found[number] = copy = load_parts(save_parts(fold, with_ids=False)[0], None)
+        for name, state in fold.cells.items():
+            copy.cells[name].seen = {key: list(entry) for key, entry in state.seen.items()}
+    return found
 
 
 async def make_snapshots(

@@ -39,6 +39,7 @@ KINDS: dict[str, str] = {
     "leases": "lease",
     "orders": "order",
     "alarms": "alarm",
+    "partition_failures": "device whose partition failed",
     "seen": "answered id",
 }
 
@@ -49,6 +50,9 @@ _COUNTERS = tuple(
 
 #: What `State.seen` keeps of an id, in its order.
 _SEEN = ("fingerprint", "code", "time_us", "how", "leases")
+
+#: What `State.partition_failures` keeps of a device, in its order.
+_FAILED = ("failures", "last_us")
 
 
 def rows_of(state: State | None, table: str) -> Mapping[str, Any]:
@@ -72,7 +76,7 @@ def plain_row(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a row of any table
     if isinstance(row, State):
         return {name: getattr(row, name) for name in _COUNTERS}
     if isinstance(row, list):
-        return dict(zip(_SEEN, row, strict=False))
+        return dict(zip(_SEEN if isinstance(row[0], str) else _FAILED, row, strict=False))
     if isinstance(row, int):
         return {"since_us": row}
     plain: dict[str, Any] = orjson.loads(

@@ -46,7 +46,7 @@ def grouped(changes: Iterable[Change], by: str, *, quiet: bool = True) -> Iterat
         for one in groups[name]:
             yield from change_lines(one, by)
     if left_out:
-        yield f"and {left_out} clocks and answered ids, which --all shows"
+        yield f"and {left_out} clocks, which --all shows beside answered ids"
 
 
 def change_lines(change: Change, by: str = "table") -> Iterator[str]:

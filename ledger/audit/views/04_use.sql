@@ -18,6 +18,7 @@
 -- column state VARCHAR: rejected, queued, reserved, granted, or how it ended
 -- column last_no VARCHAR: why it last had to wait, or was rejected
 -- column leases BIGINT: how many leases it had
+-- column partition INTEGER: partition of the events topic
 -- column position VARCHAR: place of the record that took it in or rejected it
 WITH told AS (
     SELECT cell, request,
@@ -42,7 +43,8 @@ SELECT r.request, split_part(r.request, '#', 1) AS who, r.cell, r.tenant,
        coalesce(t.how, CASE t.last WHEN 'lease.granted' THEN 'granted'
                                    WHEN 'request.reserved' THEN 'reserved'
                                    ELSE 'queued' END) AS state,
-       t.last_no, coalesce(t.leases, 0) AS leases, place(r.partition, r."offset") AS position
+       t.last_no, coalesce(t.leases, 0) AS leases, r.partition,
+       place(r.partition, r."offset") AS position
 FROM events r LEFT JOIN told t ON t.cell = r.cell AND t.request = r.request
 WHERE r.type = 'request.received'
 UNION ALL
@@ -50,7 +52,7 @@ SELECT e.request, split_part(e.request, '#', 1), e.cell, e.tenant, i.input->>'pr
        i.input->>'queue', i.input->'task'->>'id', i.input->'task'->>'type', NULL,
        i.input->'ask'->>'mode', CAST(coalesce(i.input->>'priority', '0') AS BIGINT),
        CAST(coalesce(i.input->>'preemptible', 'false') AS BOOLEAN), make_timestamp(e.time_us),
-       NULL, make_timestamp(e.time_us), 'rejected', e.data->>'code', 0,
+       NULL, make_timestamp(e.time_us), 'rejected', e.data->>'code', 0, e.partition,
        place(e.partition, e."offset")
 FROM events e JOIN records i ON i.partition = e.partition AND i."offset" = e."offset"
 WHERE e.type = 'request.rejected'
@@ -179,6 +181,7 @@ WHERE g.type = 'lease.granted'
 -- column ended TIMESTAMP: until before; NULL: it is held
 -- column reason VARCHAR: why it ended
 -- column cleaned TIMESTAMP: when it was proved clean, UTC; NULL: it was not
+-- column partition INTEGER: partition of the events topic
 -- column position VARCHAR: place of the grant
 WITH units AS (
     SELECT l.*, part.value->>'node' AS node, unit.value->>'$' AS unit,
@@ -198,7 +201,7 @@ SELECT u.unit, coalesce(s.device, u.unit) AS device, s.mig_uuid, s.profile, u.no
        -- What cannot be shared evenly falls on the first.
        u.charge_milli // u.units + CASE WHEN u.nth < u.charge_milli % u.units THEN 1 ELSE 0 END
            AS charge_milli,
-       u.granted, u.ended, u.reason, c.cleaned, u.position
+       u.granted, u.ended, u.reason, c.cleaned, u.partition, u.position
 FROM units u
 LEFT JOIN slices s ON s.cell = u.cell AND s.slice = u.unit
 LEFT JOIN cleaned c ON c.cell = u.cell AND c.lease = u.lease AND c.unit = u.unit
