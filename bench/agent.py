@@ -2,8 +2,9 @@
 
 An agent with its NVML process on a described node of eight H100, plain and in seven slices
 each, on a log in a file: it looks at every device each second, hears events, and sends
-heartbeats; with use, it also samples every device and slice each second. CPU time is of both
-processes, the fake library's included, which stands in for what a driver takes.
+heartbeats; with use, it also samples every device and slice each second, at the same question.
+CPU time is of both processes, the fake library's included, which stands in for what a driver
+takes.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from schemas.placement import PlacementApply
 from schemas.prices import PricesApply
 from schemas.requests import (
     DeviceClear,
+    DeviceMode,
     DevicePartition,
     LeaseExtend,
     LeaseReclaim,
@@ -40,6 +41,7 @@ from schemas.requests import (
     QuotaAsk,
     RequestCancel,
     RequestSubmit,
+    TaskBegin,
 )
 from schemas.reservations import ReservationApply, ReservationCancel
 from schemas.templates import TemplateApply
@@ -75,6 +77,7 @@ _TYPES: dict[type[Model], str] = {
     QuotaAsk: "quota.ask",
     QuotaAnswer: "quota.answer",
     LeaseExtend: "lease.extend",
+    TaskBegin: "task.begin",
     TemplateApply: "template.apply",
     CompatibilityApply: "compatibility.apply",
     LicenceApply: "licence.apply",
@@ -82,6 +85,7 @@ _TYPES: dict[type[Model], str] = {
     NodeSet: "node.set",
     DeviceClear: "device.clear",
     DevicePartition: "device.partition",
+    DeviceMode: "device.mode",
     ReservationApply: "reservation.apply",
     ReservationCancel: "reservation.cancel",
 }

@@ -15,11 +15,13 @@ from ledger.answers.endings import endings_of
 from ledger.answers.evictions import evictions_of
 from ledger.answers.holders import NAMED, OF_QUOTA, holders_of, line_of, out_of_use
 from ledger.answers.levels import levels_of
+from ledger.answers.outages import outages_of
 from ledger.answers.placed import amounts_of, granting
 from ledger.answers.reasons import reason_text
 from ledger.answers.rules import ADVICE, RULES, Rule, asking_of, live_rules, up_to
 from ledger.answers.submission import asking_for, still_refused, submitted
 from ledger.answers.trials import Change, runs
+from ledger.answers.waits import waits_of
 from ledger.core.line.estimate import estimate
 from ledger.core.line.schedule import examine, reason_to_wait
 from ledger.core.placing.placement import Placement
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from ledger.answers.evictions import Evictions
     from ledger.answers.holders import Holder, Line
     from ledger.answers.levels import Level
+    from ledger.answers.outages import Outage, Outages
     from ledger.answers.placed import Amounts, Placed
     from ledger.answers.rules import Asking
+    from ledger.answers.waits import Wait
     from ledger.core.line.estimate import Estimate
     from ledger.core.state import Request, State
     from ledger.reading import Seen
@@ -53,8 +57,8 @@ class Explanation:
 
     ``status`` is ``waiting``, ``reserved``, ``granted``, ``running``, ``stopping``,
     ``refused`` or how the request ended; ``reason`` is the code in words. What keeps
-    a request waiting is completed by ``holders_more`` and ``out_of_use``; ``quota``
-    has its levels from the quota charged upwards.
+    a request waiting is completed by ``holders_more`` and ``out_of_use``, whose causes are
+    ``outages``; ``quota`` has its levels from the quota charged upwards.
     """
 
     request: str
@@ -69,11 +73,13 @@ class Explanation:
     holders: tuple[Holder, ...] = ()
     holders_more: int = 0
     out_of_use: tuple[str, ...] = ()
+    outages: tuple[Outage, ...] = ()
     quota: tuple[Level, ...] = ()
     evictions: Evictions | None = None
     changes: tuple[Change, ...] = ()
     estimate: Estimate | None = None
     kept: dict[str, list[str]] | None = None
+    waits: tuple[Wait, ...] = ()
     endings: tuple[Ending, ...] = ()
     placed: Placed | None = None
     amounts: Amounts | None = None
@@ -112,21 +118,25 @@ def resolve(states: Iterable[State], name: str) -> str:
     return f"{found.pop()}{slash}{attempt}" if found else name
 
 
-def why(state: State, history: Iterable[Seen], request: str) -> Explanation | None:
+def why(
+    state: State, history: Iterable[Seen], request: str, outages: Outages | None = None
+) -> Explanation | None:
     """Explain a request (``source#id``) of the cell; None when the cell has never seen it.
 
     ``state`` is the cell as it is now, ``history`` the records of its partition
-    (others than the request's may be among them).
+    (others than the request's may be among them). ``outages`` are those of all of its
+    records; without them they are taken from ``history``.
     """
     history = tuple(history)
+    outages = outages_of(history) if outages is None else outages
     happened = tuple(steps(history, request))
     known = state.requests.get(request)
     if known is None and state.seen.get(request) is None and not happened:
         return None
     if known is not None and known.state == "queued":
-        found = _waiting(state, known)
+        found = _waiting(state, known, outages)
     elif known is not None and known.state == "reserved":
-        found = _reserved(state, known)
+        found = _reserved(state, known, outages)
     elif known is not None:
         lease = state.leases[known.lease or ""]
         found = Explanation(request, state.cell, lease.state, "granted", None, _all_met(happened))
@@ -137,6 +147,7 @@ def why(state: State, history: Iterable[Seen], request: str) -> Explanation | No
     return replace(
         found,
         steps=happened,
+        waits=waits_of(history, request),
         endings=endings_of(history, request),
         amounts=amounts_of(state, received, given[1]) if given and received else None,
     )
@@ -209,7 +220,7 @@ def _all_met(happened: tuple[Step, ...]) -> tuple[Rule, ...]:
 # -- requests that wait -----------------------------------------------------------
 
 
-def _waiting(state: State, request: Request) -> Explanation:
+def _waiting(state: State, request: Request, outages: Outages) -> Explanation:
     asking = asking_of(state, request)
     found = examine(state, asking.asker, state.now_us)
     code = (
@@ -217,16 +228,17 @@ def _waiting(state: State, request: Request) -> Explanation:
         if isinstance(found, Placement)
         else reason_to_wait(state, asking.asker.key, found, state.now_us).code
     )
-    return replace(held_back(state, asking, code), status="waiting")
+    return replace(held_back(state, asking, code, outages), status="waiting")
 
 
-def _reserved(state: State, request: Request) -> Explanation:
+def _reserved(state: State, request: Request, outages: Outages) -> Explanation:
     """A place is kept: it waits for those that have it now to end, and to be proved clean."""
     asking = asking_of(state, request)
     kept = {unit for units in request.kept.values() for unit in units}
     holders = [
         one for one in holders_of(state, asking, "reserved") if not kept.isdisjoint(one.units)
     ]
+    out = [one for one in out_of_use(state, asking, outages) if one[0].partition(":")[0] in kept]
     return Explanation(
         request.id,
         state.cell,
@@ -237,14 +249,22 @@ def _reserved(state: State, request: Request) -> Explanation:
         reason=CODES["reserved"].meaning,
         holders=tuple(holders[:NAMED]),
         holders_more=max(0, len(holders) - NAMED),
-        out_of_use=tuple(one for one in out_of_use(state, asking) if one.partition(":")[0] in kept),
+        out_of_use=tuple(text for text, _ in out),
+        outages=_causes(out),
         quota=tuple(levels_of(state, asking)),
         estimate=estimate(state, asking.asker, state.now_us),
         kept={node: list(units) for node, units in request.kept.items()},
     )
 
 
-def held_back(state: State, asking: Asking, code: str) -> Explanation:
+def _causes(out: Iterable[tuple[str, Outage | None]]) -> tuple[Outage, ...]:
+    """Return what is on record of what is out of use, a node's once."""
+    return tuple({one.about: one for _, one in out if one is not None}.values())
+
+
+def held_back(
+    state: State, asking: Asking, code: str, outages: Outages | None = None
+) -> Explanation:
     """Explain what holds back a request that asks now, first of all ``code``.
 
     Looks only: everything that is tried is tried on copies.
@@ -253,6 +273,7 @@ def held_back(state: State, asking: Asking, code: str) -> Explanation:
     rules = tuple(live_rules(state, asking))
     numbers = next((rule.numbers for rule in rules if rule.code == code), {})
     start = estimate(state, asking.asker, state.now_us)
+    out = [] if code in OF_QUOTA else list(out_of_use(state, asking, outages))
     return Explanation(
         asking.asker.request,
         state.cell,
@@ -264,7 +285,8 @@ def held_back(state: State, asking: Asking, code: str) -> Explanation:
         line=line_of(state, asking, code),
         holders=tuple(holders[:NAMED]),
         holders_more=max(0, len(holders) - NAMED),
-        out_of_use=() if code in OF_QUOTA else tuple(out_of_use(state, asking)),
+        out_of_use=tuple(text for text, _ in out),
+        outages=_causes(out),
         quota=tuple(levels_of(state, asking)),
         evictions=evictions_of(state, asking) if code in _EVICTABLE else None,
         changes=tuple(changes_of(state, asking, code, start)),

@@ -21,6 +21,7 @@ from ledger.log.port import MAX_HEADERS, MAX_RECORD_BYTES, Entry
 from schemas import cloudevents
 from schemas.catalogue import TYPES, adapter, parse_type
 from schemas.faults import first_fault
+from schemas.limits import MAX_LISTED_TEXT
 from schemas.strict_json import JsonFault, read_strict
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ _CELL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 #: Kept free in a dead letter for its reason: names, numbers and a detail of a few hundred bytes.
 _REASON_BYTES = 4096
 
-#: How long a text in a reply may be (`schemas.base.Text`).
-_MOST_TEXT = 500
 
 _KNOWN = frozenset(name for name, _ in TYPES)
 
@@ -107,7 +106,7 @@ def _first_fault(fault: ValidationError) -> str:
     text = f"{place or 'the record'}: {message[:200]}"
     text += f" (and {more} more)" if more else ""
     # Names and values of the sender's are in it; a reply carries no control characters.
-    return text if text.isprintable() else ascii(text)[1:-1][:_MOST_TEXT]
+    return text if text.isprintable() else ascii(text)[1:-1][:MAX_LISTED_TEXT]
 
 
 def _claimed_us(text: str | None) -> int | None:

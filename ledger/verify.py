@@ -29,7 +29,8 @@ from ledger.reading import cells_of
 from ledger.wire import full_name
 from schemas.catalogue import wire_type
 from schemas.faults import first_fault
-from schemas.records import RECORD_VERSION, LedgerRecord
+from schemas.limits import RECORD_VERSION
+from schemas.records import LedgerRecord
 from schemas.strict_json import JsonFault, loads_strict
 from schemas.upcast import UnknownVersion, upcast
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from ledger.amounts import gpus, mib_text, seconds_text, short, time_text
+from ledger.asked_words import need_text
+from ledger.metering.rows import GPU_HOUR_MILLI_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "field_text",
     "listed",
-    "need_text",
     "numbers_text",
     "parts_text",
     "quantity_text",
@@ -19,18 +21,6 @@ __all__ = [
     "sentence",
     "time_text",
 ]
-
-_US = 1_000_000
-
-
-def time_text(time_us: int) -> str:
-    """Return UTC microseconds as RFC 3339 with milliseconds."""
-    return datetime.fromtimestamp(time_us / _US, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
-
-
-def seconds_text(duration_us: int) -> str:
-    """Return a duration in seconds, without needless digits."""
-    return f"{duration_us / _US:.3f}".rstrip("0").rstrip(".") + " s"
 
 
 def numbers_text(numbers: Mapping[str, object]) -> str:
@@ -59,17 +49,12 @@ def _us_text(value: int) -> str:
     return time_text(value) if value >= _FIRST_TIME else seconds_text(value)
 
 
-def _decimal(value: int, parts: int) -> str:
-    whole, rest = divmod(value, parts)
-    return f"{whole + rest / parts:.3f}".rstrip("0").rstrip(".")
-
-
 _UNITS: dict[str, Callable[[int], str]] = {
-    "_milli_us": lambda value: f"{_decimal(value, 3_600_000_000_000)} GPU-hours",
+    "_milli_us": lambda value: f"{short(value, GPU_HOUR_MILLI_US)} GPU-hours",
     "_us": _us_text,
-    "cpu_milli": lambda value: f"{_decimal(value, 1000)} cores",
-    "_milli": lambda value: f"{_decimal(value, 1000)} GPUs",
-    "_mib": lambda value: f"{value} MiB",
+    "cpu_milli": lambda value: f"{short(value, 1000)} cores",
+    "_milli": lambda value: f"{gpus(value)} GPUs",
+    "_mib": mib_text,
 }
 
 
@@ -81,8 +66,8 @@ def quantity_text(resource: str, amount: int) -> str:
         return _UNITS["_milli"](amount)
     kind, _, name = resource.partition(":")
     if kind == "model":
-        return f"{_decimal(amount, 1000)} {name}"
-    return f"{amount} slices of {name}" if kind == "profile" else f"{amount} MiB"
+        return f"{short(amount, 1000)} {name}"
+    return f"{amount} slices of {name}" if kind == "profile" else mib_text(amount)
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
@@ -103,41 +88,6 @@ def parts_text(parts: Sequence[Mapping[str, Any]]) -> str:
 
 #: How many nodes of a gang are named.
 _MOST_PARTS = 4
-
-
-def need_text(need: Mapping[str, Any]) -> str:
-    """Return what an event says is needed, in words."""
-    count, nodes = need.get("count", 1), need.get("nodes", 1)
-    if need["mode"] == "mig":
-        text = f"{count} x MIG {need.get('profile', 'slice')}"
-        if need.get("compute_slices"):
-            text += f", at least {need['compute_slices']} compute slices"
-    elif need["mode"] == "share":
-        text = f"{need.get('gpu_milli', 1000)}/1000 of a device"
-    else:
-        text = f"{count} whole device(s)" + (f" on each of {nodes} nodes" if nodes > 1 else "")
-    if need.get("memory_mib"):
-        text += f", at least {need['memory_mib']} MiB"
-    if need.get("models"):
-        text += f", model {' or '.join(need['models'])}"
-    if need.get("pool"):
-        text += f", pool {need['pool']}"
-    if need.get("labels"):
-        text += ", labels " + ", ".join(f"{key}={value}" for key, value in need["labels"].items())
-    return text + _terms_text(need.get("terms", {}))
-
-
-def _terms_text(terms: Mapping[str, Any]) -> str:
-    """Return what is asked beside how much, field by field; which task it is stands elsewhere."""
-    told = {name: value for name, value in terms.items() if name != "apart"}
-    return "".join(f", {name.replace('_', ' ')} {_listed(told[name])}" for name in told)
-
-
-def _listed(value: object) -> str:
-    """Return a value of a term in a few words."""
-    if isinstance(value, (list, tuple)):
-        return " ".join(_listed(one) for one in value)
-    return "yes" if value is True else str(value)
 
 
 def sentence(event: Mapping[str, Any]) -> str:
@@ -266,6 +216,7 @@ def _closed(event: Mapping[str, Any]) -> str:
 
 def _registered(event: Mapping[str, Any]) -> str:
     boot = f"incarnation {event['incarnation']}, agent {event['agent']}"
+    boot += "".join(f", {one} {event[one]}" for one in ("driver", "cuda") if event.get(one))
     return f"node {event['node']} registered in pool {event['pool']} ({boot})"
 
 
@@ -292,6 +243,11 @@ def _slice_ordered(event: Mapping[str, Any]) -> str:
 def _present(event: Mapping[str, Any]) -> str:
     what = f"{event['profile']} at {event['start']} of {event['device']}"
     return f"slice {event['slice']} is present: {what} ({event['mig_uuid']})"
+
+
+def _reopened(event: Mapping[str, Any]) -> str:
+    what = f"after {event['failures']} failed changes ({numbers_text(event['evidence'])})"
+    return f"device {event['device']} may be partitioned again {what}"
 
 
 def _alarm(event: Mapping[str, Any]) -> str:
@@ -344,6 +300,7 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "device.quarantined": _quarantined,
     "slice.quarantined": _quarantined,
+    "device.reopened": _reopened,
     "device.cleared": lambda event: (
         f"device {event['device']} was cleared{_by(event)}{_because(event)}"
     ),
@@ -381,6 +338,11 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "quota.asked": _quota_asked,
     "quota.answered": _quota_answered,
     "quota.renewed": lambda event: f"quota {event['quota']} has a new period's GPU-hours",
+    "task.begun": lambda event: (
+        f"the command of lease {event['lease']} was started on {event['node']},"
+        f" {seconds_text(event['after_us'])} after its grant was heard"
+        f" (its own clock: {time_text(event['said_us'])})"
+    ),
     "lease.extended": lambda event: (
         f"lease {event['lease']} may run until {time_text(event['due_us'])}"
     ),

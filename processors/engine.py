@@ -296,6 +296,13 @@ class Engine:
         dues = [due for shard in shards if (due := shard.next_due_us()) is not None]
         return min(dues, default=None)
 
+    def next_look_us(self, now_us: int) -> int | None:
+        """Return when time brings something next: a deadline, or a node's silence (UTC µs)."""
+        cells = [slot.shard.fold.cells for slot in self._slots.values() if slot.shard is not None]
+        silences = [self.watch.liveness.next_us(each, now_us) for each in cells]
+        dues = [due for due in (self.next_due_us(), *silences) if due is not None and due > now_us]
+        return min(dues, default=None)
+
     async def catch_up(self, now_us: int) -> None:
         """Take the inputs that the runner's own reading has passed over.
 

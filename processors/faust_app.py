@@ -22,6 +22,7 @@ from ledger.log.port import LogUnavailable, Record
 from ledger.log.wakeup import wall_clock_us
 from ledger.wire import INPUTS, full_name
 from processors.engine import Engine
+from processors.pump import keep_time
 from processors.run import exit_status
 from processors.setup import Refused, check_topics, snapshot_store
 
@@ -94,9 +95,9 @@ class _Feed:
         """Load before the first record comes: Faust holds the records back until this returns."""
         await self._guarded(self._engine.ready())
 
-    async def tick(self) -> None:
-        """Write what time brings."""
-        await self._guarded(self._engine.tick(wall_clock_us()))
+    async def keep_time(self) -> None:
+        """Write what time brings, for ever."""
+        await self._guarded(keep_time(self._engine, wall_clock_us))
 
     async def catch_up(self) -> None:
         """Read what Faust has passed over."""
@@ -200,9 +201,10 @@ def _connect(app: faust.App, topic: Any, feed: _Feed, settings: Settings) -> Non
     async def complete(_app: Any, /, *_given: Any, **_more: Any) -> None:  # noqa: ANN401
         await feed.ready()
 
-    @app.timer(interval=settings.tick_s)
+    # No timer of Faust's: its waits are all alike, and a deadline is due when it is due.
+    @app.task
     async def tick() -> None:
-        await feed.tick()
+        await feed.keep_time()
 
     # A timer of its own: a read that waits must not hold up the ticks.
     @app.timer(interval=settings.tick_s)

@@ -79,6 +79,21 @@ class Liveness:
                     found.append(verdict)
         return found
 
+    def next_us(self, cells: Mapping[str, State], now_us: int) -> int | None:
+        """Return when the next node falls silent, if it is not heard until then (UTC µs).
+
+        Of nodes that are past their limit already the verdict is given.
+        """
+        if self._since_us is None:
+            return None
+        dues = [
+            max(self._heard.get((cell, name, node.incarnation), 0), self._since_us) + self._limit_us
+            for cell, state in cells.items()
+            for name, node in state.nodes.items()
+            if node.state in _EXPECTED
+        ]
+        return min((due_us for due_us in dues if due_us > now_us), default=None)
+
     def _verdict(self, cell: str, node: Node, now_us: int) -> Verdict | None:
         assert self._since_us is not None
         heard_us = self._heard.get((cell, node.name, node.incarnation))

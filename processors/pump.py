@@ -17,11 +17,11 @@ from ledger.wire import INPUTS, full_name
 from processors.engine import DAMAGED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from processors.engine import Engine
 
-__all__ = ["Pumps", "find_overlooked", "keep_time", "until_stopped"]
+__all__ = ["Pace", "Pumps", "find_overlooked", "keep_time", "until_stopped"]
 
 _log = structlog.get_logger(__name__)
 
@@ -30,6 +30,12 @@ _WAIT_S = 1.0
 
 #: How long to wait after a read that failed, in seconds.
 _RETRY_S = 0.5
+
+#: How soon it is looked again after something was written, doubled each time; and the least
+#: wait, which is no longer than a clock's steps may be, in seconds.
+_SOON_S, _LEAST_S = 0.05, 0.002
+
+_US = 1_000_000
 
 
 class Pumps:
@@ -80,11 +86,37 @@ class Pumps:
                 await engine.take(topic, partition, records)
 
 
-async def keep_time(engine: Engine, clock: Callable[[], int]) -> None:
+class Pace:
+    """When to look next for what time brings. Pure, but for how long the last wait was.
+
+    At the moment when something is due that is known of; soon after something was written,
+    since what follows from it may be due as well (a node that fell silent may be lost at
+    once); else after ``tick_s``.
+    """
+
+    def __init__(self, tick_s: float) -> None:
+        """Begin with the longest wait."""
+        self._tick_s = self._wait_s = tick_s
+
+    def wait_s(self, now_us: int, due_us: int | None, *, wrote: bool) -> float:
+        """Return how long to wait from ``now_us`` on; ``due_us`` is when something is due."""
+        self._wait_s = min(_SOON_S if wrote else 2 * self._wait_s, self._tick_s)
+        if due_us is None or due_us <= now_us:
+            return self._wait_s
+        return max(min(self._wait_s, (due_us - now_us) / _US), _LEAST_S)
+
+
+async def keep_time(
+    engine: Engine,
+    clock: Callable[[], int],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
     """Tick the engine for ever. ``clock`` returns UTC microseconds."""
+    pace = Pace(engine.settings.tick_s)
     while True:
-        await engine.tick(clock())
-        await asyncio.sleep(engine.settings.tick_s)
+        wrote = await engine.tick(clock())
+        now_us = clock()
+        await sleep(pace.wait_s(now_us, engine.next_look_us(now_us), wrote=wrote > 0))
 
 
 async def find_overlooked(engine: Engine, clock: Callable[[], int]) -> None:

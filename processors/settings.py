@@ -52,8 +52,9 @@ class Settings(BaseSettings):
     #: The most inputs decided and appended together. Larger is faster and answers later.
     batch: Annotated[int, Field(ge=1, le=MAX_BATCH)] = MAX_BATCH
 
-    #: How often to look for what is due. Deadlines fire up to this much late; must exceed
-    #: the time that a look takes (milliseconds).
+    #: How often to look for what is due, at the latest: a look is also at the moment when a
+    #: deadline or a node's silence falls due. A deadline made since the last look fires up to
+    #: this much late; must exceed the time that a look takes (milliseconds).
     tick_s: Annotated[float, Field(ge=0.01, le=60)] = 1.0
 
     #: A node not heard for this long is silent. Must exceed a few of the nodes' heartbeat

@@ -11,6 +11,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.limits import MAX_TEXT
+
 __all__ = [
     "MAX_INT",
     "Count",
@@ -44,7 +46,7 @@ Source = Annotated[str, Field(pattern=r"^[!\"$-~]{1,200}$")]
 Reference = Annotated[str, Field(pattern=r"^[!-~]{1,600}$")]
 
 #: One line of human text (a reason, a model name).
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,600}$")]
+Text = Annotated[str, Field(pattern=rf"^[^\x00-\x1f\x7f]{{0,{MAX_TEXT}}}$")]
 
 #: Numbers and dots, compared part by part as numbers.
 Version = Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,7}$")]

@@ -128,6 +128,10 @@ _TRANSIENT = (
     ("no_beside", 204, "devices are free, their nodes' CPU or memory is not"),
     ("constraints_unmet", 209, "enough is free, but not where what the request asks is met"),
     ("instance_busy", 208, "an instance that the layout has no place for is in use"),
+    ("not_drained", 213, "its node is in service: it has to be draining or in maintenance first"),
+    ("device_busy", 214, "something of the device is leased, kept for somebody, or being changed"),
+    ("slices_left", 217, "MIG slices are left on the device: an empty layout takes them away"),
+    ("mode_changing", 218, "the MIG mode of a device there is being changed"),
     ("wait_expired", 210, "the longest wait has passed"),
 )
 

@@ -25,6 +25,7 @@ from schemas.lease_events import (
     LeaseStopping,
     Numbers,
     PartEnded,
+    TaskBegun,
 )
 from schemas.observations import Evidence
 from schemas.policy_events import (
@@ -53,6 +54,7 @@ from schemas.supply_events import (
     DeviceDiscovered,
     DeviceFaulted,
     DeviceHealthChanged,
+    DeviceReopened,
     LinkMeasured,
     NodeChanged,
     NodeRegistered,
@@ -226,18 +228,20 @@ class OrderIssued(Model):
     """A node was told to do something; sent again until it answers or the time is up.
 
     ``partition``: change the layout of the one device in ``units`` by these ``steps``, in
-    this order, for ``request`` or for an operator (None).
+    this order, for ``request`` or for an operator (None). ``mode``: turn its MIG mode on or
+    off, as ``enabled`` says.
     """
 
     type: Literal["order.issued"]
     order: Reference
-    kind: Literal["clean", "stop", "partition"]
+    kind: Literal["clean", "stop", "partition", "mode"]
     node: Name
     lease: Reference | Literal[""] = ""
     units: tuple[Reference, ...]
     due_us: TimeUs
     request: Reference | None = None
     steps: tuple[PartitionStep, ...] = ()
+    enabled: bool | None = None
 
 
 class OrderClosed(Model):
@@ -288,6 +292,7 @@ Event = Annotated[
     | LinkMeasured
     | Quarantined
     | DeviceCleared
+    | DeviceReopened
     | SliceOrdered
     | SlicePresent
     | SliceGone
@@ -308,6 +313,7 @@ Event = Annotated[
     | ReservationEnded
     | LeaseGranted
     | LeaseStarted
+    | TaskBegun
     | LeaseStopping
     | LeaseExtended
     | LeaseIdle

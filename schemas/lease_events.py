@@ -22,6 +22,7 @@ __all__ = [
     "LeaseStopping",
     "Numbers",
     "PartEnded",
+    "TaskBegun",
 ]
 
 #: The numbers that were compared, by name.
@@ -87,6 +88,20 @@ class LeaseStarted(Model):
     type: Literal["lease.started"]
     lease: Reference
     node: Name
+
+
+class TaskBegun(Model):
+    """The requester's command was started under the lease, as the requester says.
+
+    When it was on record is the decision's time; ``said_us`` is the requester's own clock, a
+    claim, and ``after_us`` how long after it heard the grant, from a steady clock.
+    """
+
+    type: Literal["task.begun"]
+    lease: Reference
+    node: Name
+    said_us: TimeUs
+    after_us: TimeUs
 
 
 class LeaseStopping(Model):

@@ -23,12 +23,13 @@ class Order(Model):
     ``prepare`` makes a lease ready and starts its task; ``stop`` ends the task;
     ``clean`` ends what is left of it and proves the units clean; ``partition``
     changes the layout of the one device in ``units``, step by step, and has no
-    lease. Idempotent by
+    lease; nor has ``mode``, which turns its MIG mode on or off as ``enabled`` says.
+    Idempotent by
     ``order``; a node with another incarnation refuses it.
     """
 
     order: Reference
-    kind: Literal["prepare", "clean", "stop", "partition"]
+    kind: Literal["prepare", "clean", "stop", "partition", "mode"]
     node: Name
     incarnation: Text
     cell: Name
@@ -43,6 +44,7 @@ class Order(Model):
     expected_run_us: TimeUs | None = None
     due_us: TimeUs | None = None
     steps: tuple[PartitionStep, ...] = ()
+    enabled: bool | None = None
 
 
 class ReplyPart(Model):

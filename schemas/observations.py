@@ -128,7 +128,8 @@ class DeviceReport(Model):
 class NodeInventory(NodeFact):
     """Everything the node has, whole. ``epoch`` counts the agent's starts.
 
-    ``labels`` say where it is: its rack, its power feed.
+    ``cuda`` is the newest version of CUDA that the driver serves. ``labels`` say where it
+    is: its rack, its power feed.
     """
 
     epoch: Count
@@ -136,6 +137,7 @@ class NodeInventory(NodeFact):
     cpu_milli: Milli | None = None
     memory_mib: WholeMib | None = None
     driver: Text | None = None
+    cuda: Version | None = None
     labels: Annotated[dict[Name, Text], Field(max_length=32)] = Field(default_factory=dict)
     devices: Annotated[tuple[DeviceReport, ...], Field(max_length=256)]
 

@@ -10,10 +10,7 @@ from schemas.base import MAX_INT, Count, EventId, Model, Name, Reference, Source
 from schemas.events import Event
 from schemas.lease_events import CodeName, Numbers
 
-__all__ = ["RECORD_VERSION", "Claim", "Decision", "LedgerRecord"]
-
-#: The version that this code writes. Older ones are upcast, newer ones stop the reader.
-RECORD_VERSION = 1
+__all__ = ["Claim", "Decision", "LedgerRecord"]
 
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 

@@ -7,12 +7,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.asks import Ask, Labels, Licences, Mode, PlacedProfile, ServiceClass, WholeAsk
-from schemas.base import Count, Milli, Model, Name, Reference, Seconds, Text, WholeMib
+from schemas.base import Count, Milli, Model, Name, Reference, Seconds, Text, TimeUs, WholeMib
 
 __all__ = [
     "Beside",
     "Budget",
     "DeviceClear",
+    "DeviceMode",
     "DevicePartition",
     "LeaseExtend",
     "LeaseReclaim",
@@ -32,6 +33,7 @@ __all__ = [
     "Route",
     "Runtime",
     "Task",
+    "TaskBegin",
     "TaskType",
 ]
 
@@ -295,6 +297,19 @@ class LeaseExtend(Model):
     more_s: Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
+class TaskBegin(Model):
+    """The requester has started its command under its own lease, on this node.
+
+    ``said_us`` is the requester's own clock (UTC): a claim, kept beside the log's time.
+    ``after_us`` is how long after the grant was heard, from a steady clock.
+    """
+
+    lease: Reference
+    node: Name
+    said_us: TimeUs
+    after_us: TimeUs
+
+
 class NodeSet(Policy):
     """Put a node in or out of service: ``draining`` and ``maintenance`` get no new lease."""
 
@@ -306,6 +321,17 @@ class DeviceClear(Policy):
     """An operator's word that a quarantined device is clean."""
 
     device: Reference
+
+
+class DeviceMode(Policy):
+    """Turn a device's MIG mode on or off.
+
+    Its node must be draining or in maintenance, and nothing may be left of the device that
+    anybody has: the change may reset it. Without slices, which an empty layout takes away.
+    """
+
+    device: Reference
+    enabled: bool
 
 
 class DevicePartition(Policy):

@@ -14,6 +14,7 @@ __all__ = [
     "DeviceDiscovered",
     "DeviceFaulted",
     "DeviceHealthChanged",
+    "DeviceReopened",
     "LinkMeasured",
     "NodeChanged",
     "NodeRegistered",
@@ -38,6 +39,7 @@ class NodeRegistered(Model):
     cpu_milli: Milli | None
     memory_mib: WholeMib | None
     driver: Text | None = None
+    cuda: Version | None = None
     labels: dict[Name, Text] = Field(default_factory=dict)
 
 
@@ -152,6 +154,20 @@ class DeviceCleared(Model):
     device: Reference
     author: Name
     reason: Text
+
+
+class DeviceReopened(Model):
+    """A change of the device's partitions failed, and its node finds it whole and well since.
+
+    It may be partitioned again. ``failures`` in a row so far, the last at ``failed_us``;
+    the evidence says by what reading, and what is on the device.
+    """
+
+    type: Literal["device.reopened"]
+    device: Reference
+    failures: Count
+    failed_us: TimeUs
+    evidence: Evidence
 
 
 class SliceOrdered(Model):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from schemas.records import RECORD_VERSION
+from schemas.limits import RECORD_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

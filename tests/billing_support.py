@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.billing.charges import Charge, Origin, Tariff
 from ledger.billing.collect import Bill, Collector, month_bill
 from ledger.billing.prices import read_prices
+from ledger.billing.reserved import Reservations
 from ledger.metering.calendar import Period
 from ledger.metering.policy import POLICIES, MeteringPolicy
 from ledger.metering.stream import PartitionMeter
@@ -97,13 +98,21 @@ def issued(
     chosen: Tariff,
     periods: Iterable[Period] | None = None,
     grace_us: int = 3 * DAY,
+    *,
+    marked: bool = True,
 ) -> Bill:
-    """Return a month's bill, read as `meter_log` reads a log: once more where facts are late."""
+    """Return a month's bill, read as `meter_log` reads a log: once more where facts are late.
+
+    ``marked`` False is without the marks of what is unused of reservations, which other ways
+    of counting do not know: a charge is cut where they begin and end.
+    """
     around = [month] if periods is None else list(periods)
     found, known_us = _collected(values, Collector(month, around, grace_us))
     if found.late:
-        again = Collector(month, around, grace_us, frozenset(found.late))
+        again = Collector(month, around, grace_us, found.concerned())
         found, known_us = _collected(values, again)
+    if not marked:
+        found.reserved = Reservations()
     state = found.state_of(month, known_us)
     return Bill(month, month_bill(found, chosen), state, known_us, {0: len(values)})
 

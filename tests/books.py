@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
     from ledger.billing.charges import Charge
     from ledger.books.make import Books
+    from ledger.metering.calendar import Period
 
-__all__ = ["STEPS", "Counted", "archived", "by_books", "by_ledger", "by_ledger_times", "by_oracle"]
-__all__ += ["compare", "of_books"]
+__all__ = ["STEPS", "Counted", "archived", "by_books", "by_ledger", "by_ledger_lines"]
+__all__ += ["by_ledger_times", "by_oracle", "compare", "of_books", "of_oracle"]
 
 STEPS = 150
 TOPIC = "gpuledger.events"
@@ -60,8 +61,13 @@ class Counted(NamedTuple):
 
 def by_ledger(values: Sequence[bytes]) -> Counted:
     """Count by the meter and the bill."""
-    bill = charges(issued(values, FOREVER_MONTH, tariff()).origins)
-    return Counted(by_ledger_times(values), sorted(map(_line, bill)))
+    return Counted(by_ledger_times(values), by_ledger_lines(values, FOREVER_MONTH))
+
+
+def by_ledger_lines(values: Sequence[bytes], month: Period) -> list[Line]:
+    """Return the bill of a month, as the whole log tells it."""
+    bill = charges(issued(values, month, tariff(), grace_us=10**18, marked=False).origins)
+    return sorted(map(_line, bill))
 
 
 def by_ledger_times(values: Sequence[bytes]) -> Times:
@@ -82,11 +88,19 @@ def _line(one: Charge) -> Line:
 
 def by_oracle(values: Sequence[bytes]) -> Counted:
     """Count by plain Python over the events."""
-    oracle = Oracle(values)
-    times = {key: n for key, n in oracle.sums(0, FOREVER).items() if key[2] != "reserved"}
+    return of_oracle(Oracle(values), FOREVER_MONTH)
+
+
+def of_oracle(oracle: Oracle, month: Period) -> Counted:
+    """Return what an oracle says of the devices that it follows."""
+    times = {
+        key: n for key, n in oracle.sums(0, FOREVER).items()
+        if key[2] != "reserved" and (oracle.only is None or key[0] in oracle.only)
+    }  # fmt: skip
     bill = oracle_bill(
-        oracle, 0, FOREVER_MONTH.end_us // 1_000_000, oracle_prices(), set(EVERYTHING.holder_pays)
-    )
+        oracle, month.start_us // 1_000_000, month.end_us // 1_000_000, oracle_prices(),
+        set(EVERYTHING.holder_pays),
+    )  # fmt: skip
     lines = [
         (
             one["device"], one["unit"], one["state"], one["cause"], one["start"], one["end"],
@@ -126,13 +140,13 @@ FROM charges JOIN devices USING (d) LEFT JOIN slices USING (s) LEFT JOIN owners 
 """
 
 
-def by_books(logs: Sequence[Sequence[bytes]]) -> list[Counted]:
+def by_books(logs: Sequence[Sequence[bytes]], month: Period = FOREVER_MONTH) -> list[Counted]:
     """Count all logs at once by the books of an archive of them."""
     with tempfile.TemporaryDirectory() as folder:
         archived(logs, Path(folder))
         books = open_books(Path(folder))
         books.meter()
-        books.bill(FOREVER_MONTH, tariff())
+        books.bill(month, tariff())
         found = of_books(books, len(logs))
         books.close()
     return found

@@ -58,6 +58,8 @@ class Scene:
             "GPULEDGER_SNAPSHOTS": str(self._path / "snapshots"),
             "GPULEDGER_SESSION_TIMEOUT_S": "6",
             "GPULEDGER_GROUP_HEARTBEAT_S": "1",
+            # Its nodes never beat: on a slow machine they would fall silent in the middle.
+            "GPULEDGER_HEARTBEAT_LIMIT_S": "3600",
         }
         made = Worker(self.runner, env, self._path / f"{name}.log")
         self.workers.append(made)

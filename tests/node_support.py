@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from collectors.agent.agent import NodeAgent, NodeOptions
+from collectors.agent.device_files import Holders
 from collectors.agent.journal import Clock, Journal
+from collectors.agent.ledger_clock import learn_time
 from collectors.fake_nvml.node import make_node
 from collectors.fake_nvml.reader import FakeAsker, fake_library
 from collectors.health.hearing import WatchOptions
@@ -59,6 +61,8 @@ class FakeProcesses:
         self.deaf: set[int] = set()
         self.stuck: set[int] = set()
         self.ended: list[tuple[int, bool]] = []
+        #: Who holds the files of devices open, as (minor, gi, ci) -> holders; None: not told.
+        self.files: dict[tuple[int, int | None, int | None], Holders | None] = {}
 
     def state(self, pid: int) -> State:
         """See `collectors.agent.processes.Processes`."""
@@ -67,6 +71,10 @@ class FakeProcesses:
     def lease(self, pid: int) -> str | None:
         """See `collectors.agent.processes.Processes`."""
         return self.leases.get(pid)
+
+    async def holders(self, minor: int, gi: int | None, ci: int | None) -> Holders | None:
+        """See `collectors.agent.processes.Processes`."""
+        return self.files.get((minor, gi, ci), Holders(()))
 
     def end(self, pid: int, *, hard: bool) -> str:
         """See `collectors.agent.processes.Processes`."""
@@ -197,6 +205,9 @@ class Rig:
 
     def hear(self) -> None:
         """Hand the agent the orders it has not heard."""
+        if self.unheard:
+            # As the shell does, by the stamps of the records that it reads.
+            learn_time(self.journal, [self.cell.now_us])
         while self.unheard:
             self.agent.hear(self.unheard[0])
             self.unheard.pop(0)

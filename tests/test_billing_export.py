@@ -252,7 +252,8 @@ def test_what_runs_in_a_reservation_uses_it() -> None:
     known(cell, start + MINUTE)
     rows = list(rows_of(issued(cell.records, OCTOBER, POOL), POOL))
     used = [row for row in rows if row["CapacityReservationId"] is not None]
-    assert {("c/reservations/demo", "Used", "t")} == {
+    # The second before it was granted is unused.
+    assert {("c/reservations/demo", "Used", "t"), ("c/reservations/demo", "Unused", None)} == {
         (row["CapacityReservationId"], row["CapacityReservationStatus"], row["SubAccountId"])
         for row in used
     }

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from ledger.cli import app, common
+from ledger.cli import _ALONE, _made, app, common
+from ledger.cli.questions import _waiting
 from ledger.log.port import Entry
 from ledger.log.sqlite import SqliteLog
+from ledger.testing import CoreDriver, device
 from tests.ledgers import PREFIX, Site
 
 if TYPE_CHECKING:
@@ -377,6 +380,10 @@ def test_reading_what_was_recorded(filled: Cli) -> None:
     assert len(after["devices"]) == 4
     assert filled.json("state", "--at", "2999-01-01T00:00:00Z") == after
     assert filled("state", "--at", "1999-01-01T00:00:00Z").stdout == ""
+    assert "seen" not in after
+    whole = filled.json("state", "--all")
+    assert whole.pop("seen")
+    assert whole == after
     table = filled("state").stdout
     assert "2 available, 2 leased" in table
     rows = filled("sql", "-", "--json", given="SELECT count(*) AS n FROM records").stdout
@@ -496,3 +503,56 @@ def test_tables_keep_control_characters_from_the_terminal() -> None:
     text = common.table(["a", "b"], [["x\x1b[2J", "1"], ["long value", "2"]])
     assert "\x1b" not in text
     assert text == "a           b\nx\\x1b[2J    1\nlong value  2\n"
+
+
+def test_a_command_that_stands_alone_is_the_same_as_among_all() -> None:
+    """Each of these is in the module that it is said to need, and there is no other of its name."""
+    for name, module in _ALONE.items():
+        alone: Any = typer.main.get_command(_made((module,)))
+        among: Any = typer.main.get_command(app)
+        assert alone.commands[name].help == among.commands[name].help
+        assert [one.name for one in alone.commands[name].params] == [
+            one.name for one in among.commands[name].params
+        ]
+
+
+@pytest.mark.parametrize("asked", [["state"], ["diff", "begin", "end"], ["timeline", "t"]])
+def test_what_only_reads_a_state_loads_little(filled: Cli, asked: list[str]) -> None:
+    """No other command, no database, and nothing that could warn: it does not set logs up."""
+    code = (
+        "import sys; from ledger.cli import main\n"
+        "try: main()\n"
+        "finally: sys.stderr.write(' '.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *asked],
+        cwd=filled.folder,
+        env=filled.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout
+    loaded = set(done.stderr.split())
+    assert "ledger.replay.states" in loaded
+    assert not loaded & {"structlog", "rich", "duckdb", "pyarrow", "ledger.cli.operations"}
+
+
+def test_who_waits_is_counted_as_the_line_has_it() -> None:
+    """By the quota that they count against and by queue, from the requests alone."""
+    cell = CoreDriver()
+    cell.pool(), cell.queue(), cell.queue("other"), cell.quota(), cell.quota("u")
+    cell.node("n1", [device("GPU-a")])
+    asked: list[dict[str, Any]] = [{}, {}, {"tenant": "u"}, {"queue": "other", "project": "p"}]
+    for number, more in enumerate(asked):
+        cell.submit(f"r{number}", **more)
+    lines = [
+        (key.holder, key.queue, len(shape.line))
+        for key, shape in cell.state.index.waiting.shapes.items()
+    ]
+    holders, queues = _waiting(cell.state)
+    assert sorted(holders.items()) == [("t", 2), ("u", 1)]
+    assert sorted(queues.items()) == [("other", 1), ("q", 2)]
+    assert sum(count for *_, count in lines) == holders.total() == queues.total()
+    for name, count in holders.items():
+        assert count == sum(waiting for holder, _, waiting in lines if holder == name)

@@ -39,7 +39,7 @@ def test_why_of_what_waits_and_of_what_was_given(lived: Cli) -> None:
     text = lived("why", "a/1").stdout
     assert "why there: best-fit: the fewest free that is enough" in text
     assert "chosen   GPU-0, GPU-1, GPU-2 on n1 (4 free, 1 left)" in text
-    assert "memory: requested not stated, reserved 245760 MiB, delivered 245760 MiB" in text
+    assert "memory: requested not stated, reserved 245,760 MiB, delivered 245,760 MiB" in text
 
 
 def test_why_as_it_was(lived: Cli) -> None:

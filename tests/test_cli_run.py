@@ -177,6 +177,11 @@ def test_a_command_runs_with_its_devices(site: Runs) -> None:
     assert "/cli/tester#normal/1" == lease
     assert ["started", "exited", "ended"] == [one["run"] for one in said(done.stderr)]
     assert ["completed"] == site.ends("normal")
+    # The start of the command is on record, with its own clock beside the log's time.
+    (wait,) = site.json("why", "normal")["waits"]
+    assert "requester" == wait["by"]
+    assert wait["since_us"] <= wait["granted_us"] <= wait["started_us"]
+    assert abs(wait["said_us"] - wait["started_us"]) < 60_000_000
 
 
 def test_the_exit_status_is_passed_through(site: Runs) -> None:

@@ -12,6 +12,7 @@ from ledger.core.digest import canonical, digest, load_fold, save_fold
 from ledger.core.fold import Fold
 from ledger.core.invariants import check
 from ledger.testing import CoreDriver, device, mig_slice
+from tests.test_partition import h100
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,10 @@ def cell() -> CoreDriver:
     }
     cell.says("link.evidence", "n3", valid_s=60, **measured)
     assert "granted" == cell.state.requests[cell.key("terms")].state
+    cell.node("n4", [h100("GPU-p")])
+    cell.feed("device.partition", {"device": "GPU-p", "layout": ["7g.80gb"]} | about, source="/op")
+    failed = next(one.id for one in cell.state.orders.values() if one.kind == "partition")
+    cell.says("order.failed", "n4", order=failed, reason="hung")
     return cell
 
 

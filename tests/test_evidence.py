@@ -175,8 +175,15 @@ def test_a12_a_link_is_recorded_and_the_ledger_takes_it(log: Path, tmp_path: Pat
     (tmp_path / "probe.json").write_bytes(orjson.dumps(plain | {"bandwidth_mbps": 9_000}))
     code, _, _ = run(log, "record", str(tmp_path / "probe.json"), *nodes)
     assert 0 == code
-    (link,) = decided(log).values()
+    (older,), (link,) = [link], decided(log).values()
     assert (90, "gpuledger-probe") == (link.p99_us, link.tool)
+    # The one that was replaced is on record like the newest.
+    for one, p99_us in ((older, 3), (link, 90)):
+        code, [row], _ = run(log, "show", one.id)
+        assert (0, p99_us, "n2", []) == (code, row["p99_us"], row["to_node"], row["leases"])
+    text = CliRunner().invoke(app, ["evidence", "show", link.id, "--log", f"sqlite:{log}"]).stdout
+    assert f"{link.id}: link, of the link from n1 to n2\n  latency P99 90 us" in text
+    assert "leases that rest on it: none" in text
     code, rows, _ = run(log, "list")
     assert ["n1 to n2"] == [row["about"] for row in rows]
 
@@ -208,6 +215,13 @@ def test_baselines_and_what_neighbours_leave_of_them(log: Path) -> None:
     code, [row], _ = run(log, "record-device", "GPU-0", *more)
     assert (0, 750, ["a", "b"]) == (code, row["of_baseline_permille"], row["neighbours"])
     assert "n1" == row["node"]
+    code, [shown], _ = run(log, "show", alone["evidence"])
+    assert (0, 2000, [row["evidence"]]) == (code, shown["value"], shown["baseline_of"])
+    given = ["evidence", "show", row["evidence"], "--log", f"sqlite:{log}"]
+    text = CliRunner().invoke(app, given).stdout
+    assert f"that is 75.00 % of {alone['evidence']}" in text
+    code, _, output = run(log, "show", "e-none")
+    assert (1, True) == (code, "there is no record of evidence e-none" in output)
     code, rows, _ = run(log, "list", "--fresh")
     assert ["whole-card", "co-running"] == [one["kind"] for one in rows]
     other = [*about, "--value", "1", "--kind", "co-running"]

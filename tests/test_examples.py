@@ -1,4 +1,4 @@
-"""The examples run as they stand, on a real Kafka, against a worker and a simulated node."""
+"""Every example is accepted by what reads it; those that are programs run on a real Kafka."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from collectors.fake_nvml.described import Described, node_of
+from collectors.files import read_model
 from collectors.fleet.description import read_fleet
+from collectors.fleet.fault_plan import read_faults
 from collectors.light.agent import Agent, AgentOptions
+from collectors.simulation.scenario import read_scenario
+from collectors.simulation.traces import read_helios
+from ledger.billing.prices import read_prices
 from ledger.log.kafka import KafkaLog
 from ledger.log.topics import apply
+from ledger.policy_files import read_policy, read_site
 from ledger.wire import full_name, input_entry
+from schemas.catalogue import adapter
 from tests.processor_support import POLICY, Worker
 from tests.test_tidy import ROOT, imported
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 EXAMPLES = ROOT / "examples"
@@ -33,6 +41,58 @@ def test_an_example_is_short_and_needs_nothing_of_ours(name: str) -> None:
     assert len(text.splitlines()) <= 30
     modules = {each.split(".")[0] for _, each in imported(ast.parse(text))}
     assert modules - set(sys.stdlib_module_names) == {"aiokafka"}
+
+
+def _node(path: Path) -> None:
+    node_of(read_model(path, Described))
+
+
+def _policies(kind: str) -> Callable[[Path], object]:
+    """Read as a file of the kind, and as a site, which a what-if takes."""
+
+    def read(path: Path) -> object:
+        text = path.read_text()
+        return read_policy(text, kind, ABOUT) and read_site(text, ABOUT)
+
+    return read
+
+
+#: Who and why, as the options of a command say it.
+ABOUT = {"author": "me", "reason": "to try it"}
+
+#: Example -> what the commands that take it read it with; what is not here is no input.
+READ_WITH: dict[str, Callable[[Path], object]] = {
+    "compose/fleet.toml": read_fleet,
+    "faults.toml": read_faults,
+    "fleet-faults.toml": read_faults,
+    "fleet.toml": read_fleet,
+    "helios/faults.toml": read_faults,
+    "helios/fleet.toml": read_fleet,
+    "helios/helios_venus_2vc_sept.csv": lambda path: read_helios(path, queue="train"),
+    "helios/scenario.toml": lambda path: read_scenario(path, jobs=10),
+    "node.toml": _node,
+    "prices.yaml": lambda path: read_prices(path.read_bytes()),
+    "quotas.yaml": _policies("quota"),
+    "request.json": lambda path: adapter("request.submit", 1).validate_json(path.read_bytes()),
+    "site.yaml": lambda path: read_site(path.read_text(), ABOUT),
+    "templates.yaml": _policies("template"),
+}
+
+
+@pytest.mark.parametrize("name", READ_WITH)
+def test_an_example_is_accepted_by_what_reads_it(name: str) -> None:
+    """As it stands, without a word of complaint."""
+    assert READ_WITH[name](EXAMPLES / name) != []
+
+
+def test_no_example_is_left_out() -> None:
+    """A new file is in the table above, or is a program or prose."""
+    files = {
+        str(path.relative_to(EXAMPLES))
+        for path in EXAMPLES.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".md", ".pyc")
+    }
+    assert files == READ_WITH.keys()
 
 
 async def example(name: str, *arguments: str) -> list[str]:

@@ -123,7 +123,11 @@ async def test_waiting_says_what_is_out_of_use() -> None:
     first = await site.submit("first", 1)
     await site.says("lease.release", TEAM, lease=f"{first}/1")
     found = await explain(site, await site.submit("second", 2))
-    assert found.out_of_use == ("GPU-0: being cleaned", "GPU-1: unhealthy")
+    since = wording.time_text(found.outages[0].since_us)
+    assert found.out_of_use == (
+        "GPU-0: being cleaned",
+        f"GPU-1: unhealthy since {since}; back when its node reports it healthy",
+    )
 
 
 async def test_refused_at_once() -> None:

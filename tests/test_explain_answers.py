@@ -193,7 +193,7 @@ def test_a_budget_says_when_it_is_whole_again_and_what_it_covers() -> None:
     found = explain(cell, "wants")
     assert "budget_spent" == found.code
     assert "asks 2 GPU-hours, quota t has 1 GPU-hours left" == found.reason
-    assert ["a longest run of 3600 s"] == told(found, "run")
+    assert ["a longest run of 3,600 s"] == told(found, "run")
     assert ["the budget of quota t has 1 GPU-hours more"] == told(found, "quota")
     assert (36_000_000_000, "period") == (
         there(found.estimate).start_us,
@@ -346,7 +346,7 @@ def test_m8_requested_reserved_and_delivered_are_three_numbers() -> None:
     assert (6000, 81_920, 81_920) == (
         found.requested_memory_mib, found.reserved_memory_mib, found.delivered_memory_mib,
     )  # fmt: skip
-    assert "memory: requested 6000 MiB, reserved 81920 MiB" in explained(explain(cell, "mine"))
+    assert "memory: requested 6,000 MiB, reserved 81,920 MiB" in explained(explain(cell, "mine"))
 
 
 def test_a_place_in_line_is_counted_over_all_shapes() -> None:

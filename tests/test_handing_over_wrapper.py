@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,10 @@ from ledger.log.memory import MemoryLog
 from ledger.log.port import LogUnavailable, TopicState
 from ledger.log.topics import declared
 from schemas.messages import Reply
-from schemas.requests import RequestSubmit
+from schemas.requests import RequestSubmit, TaskBegin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from ledger.log.port import Entry
@@ -51,6 +52,7 @@ class FakeTalk:
     answers: dict[str, list[Reply] | Exception]
     request: str = KEY
     said: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin with nothing heard."""
@@ -76,6 +78,13 @@ class FakeTalk:
     async def release(self, lease: str, how: str) -> Sent:
         """Give back."""
         return await self._say(f"release {how}")
+
+    @asynccontextmanager
+    async def telling_begun(self, lease: str, node: str, after_s: float) -> AsyncIterator[None]:
+        """Say that the command has begun."""
+        assert after_s >= 0
+        self.begun.append(f"{lease} on {node}")
+        yield
 
     async def listen(self, start: int, hear: Callable[[Reply], None]) -> None:
         """Hand over what is heard."""
@@ -124,6 +133,7 @@ async def test_an_end_without_an_answer_is_in_the_log(tmp_path: Path) -> None:
 
     assert 0 == status
     assert ["submit", "release completed"] == talk.said
+    assert [f"{KEY}/1 on n"] == talk.begun
     assert [] == _files(tmp_path)
 
 
@@ -217,6 +227,27 @@ async def test_one_id_however_often_it_is_sent(monkeypatch: pytest.MonkeyPatch) 
     records = await log.read("gpuledger.requests", 0, 0, 10)
     assert 3 == len(records)
     assert 1 == len({(one.value, one.headers) for one in records})
+
+
+async def test_the_start_is_told_beside_the_command_and_never_in_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A log that is away costs the command nothing but a short wait at its end."""
+    monkeypatch.setattr(talking, "_BEGUN_S", 0.05)
+    log = AwayLog()
+    await log.create_topics({name: TopicState(1) for name in declared("gpuledger")})
+    log.away = 1_000_000
+    talk = Talk(Client(log, "c", source="/team"), "x")
+    async with talk.telling_begun(f"{KEY}/1", "n1", 0.25):
+        pass
+    log.away = 0
+    async with talk.telling_begun(f"{KEY}/1", "n1", 0.25):
+        pass
+    records = await log.read("gpuledger.requests", 0, 0, 10)
+    ids = {dict(one.headers)["ce_id"] for one in records}
+    assert {b"x.begin.1"} == ids
+    told = TaskBegin.model_validate_json(records[-1].value or b"")
+    assert (f"{KEY}/1", "n1", 250_000) == (told.lease, told.node, told.after_us)
 
 
 def _owned(**more: Any) -> Owned:

@@ -176,3 +176,26 @@ def test_both_stamps_are_kept() -> None:
 
     assert 40 * SECOND == mine.stamp().steady_us - row.heard.steady_us
     assert -20 * SECOND == mine.stamp().wall_us - row.heard.wall_us
+
+
+def test_what_was_found_is_found_anew_after_a_change_and_after_one_that_was_taken_back() -> None:
+    """Asked twice with nothing between, the file is read once; nothing old is ever answered."""
+    mine = journal()
+    asked: list[str] = []
+    mine._db.set_trace_callback(asked.append)
+    assert [[], []] == [mine.held(), mine.held()]
+    assert 1 == len(asked)
+    mine.bind("l1", "MIG-a", 1, exclusive=True)
+    assert [("l1", "MIG-a", True)] == mine.held()
+
+    def changes_and_fails() -> None:
+        with mine.transaction():
+            mine.unbind("l1")
+            mine.hear("o1", "clean", {})
+            assert not mine.held()
+            assert mine.open_orders()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        changes_and_fails()
+    assert ([("l1", "MIG-a", True)], []) == (mine.held(), mine.open_orders())

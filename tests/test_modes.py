@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from ledger.asked_words import need_text
 from ledger.core.evolve import RuleBroken, evolve
 from ledger.core.invariants import check
 from ledger.testing import CoreDriver, device, mig_slice
-from ledger.wording import need_text
 from tests.modes import cell_of, give_back, granted, nodes_of, whole
 
 # -- memory overcommit ----------------------------------------------------------------

@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
+from collectors.nvml.doctor import Check
+from ledger.cli.nodes import _shown
 from schemas.catalogue import adapter
 
 ROOT = Path(__file__).parent.parent
@@ -92,6 +94,18 @@ def test_exit_statuses_are_those_of_all_commands(
 
     assert status == result.returncode, result.stderr
     assert said in result.stderr
+
+
+def test_the_doctor_says_what_a_missing_right_of_the_host_costs() -> None:
+    """A file that is not there is told like one that may not be read; not so a board's lack."""
+    absent = Check("MIG instances", "absent", "no /proc/driver", "devices stay unknown")
+    denied = Check("MIG mode", "denied", "without CAP_SYS_ADMIN", "MIG cannot be turned on")
+    board = Check("fabric", "absent", "not-supported", "NVLink over nodes is not seen", "GPU-a")
+    told = _shown([absent, denied, board])
+    assert "host   MIG instances  no /proc/driver        devices stay unknown" in told
+    assert "host   MIG mode       without CAP_SYS_ADMIN  MIG cannot be turned on" in told
+    assert "not on this device: fabric" in told
+    assert "NVLink over nodes" not in told
 
 
 def test_the_doctor_prints_a_check_a_line(tmp_path: Path) -> None:

@@ -374,6 +374,7 @@ def test_the_doctor_says_what_each_missing_right_costs(root: Path) -> None:
         "MIG instances": "absent",
         "MIG device nodes": "absent",
         "processes": "ok",
+        "open files": "absent",
         "kernel log": "absent",
         "IOMMU": "ok",
     } == before

@@ -16,7 +16,7 @@ from collectors.fake_nvml.reader import FakeAsker, fake_library
 from collectors.nvml.calls import Refused
 from collectors.nvml.child import answer
 from collectors.nvml.codes import Code
-from collectors.nvml.reader import NvmlReader
+from collectors.nvml.reader import NvmlReader, Wanted
 from collectors.nvml.session import Session
 from collectors.nvml.watchdog import ChildFailed, Hung, NvmlChild
 from tests.nvml_support import put_slice, reading
@@ -73,6 +73,30 @@ async def test_a_call_that_hangs_costs_that_device_only(tmp_path: Path) -> None:
         assert f"hung: nvmlDeviceGetSerial {found[1].uuid} has not returned for 2 s" == found[1].why
         # While it rests it is not asked again, so the process lives on.
         assert found[1].why == again[1].why
+        assert (2, pid) == (made.starts, made.pid)
+
+
+async def test_a_call_that_hangs_in_a_round_costs_that_device_only(tmp_path: Path) -> None:
+    """What is asked at once says which device it was, and the others' answers come all the same."""
+    described = DESCRIBED.replace("nvmlDeviceGetSerial", "nvmlDeviceGetUtilizationRates")
+    async with child(tmp_path, described) as made:
+        reader = NvmlReader(made, clock=lambda: 0.0)
+        uuids = [one.uuid for one in (await reader.inventory()).devices]
+        uses: dict[str, Any] = {"uuids": uuids, "wide": False, "counted": False}
+        async with reader.at_once(Wanted(uses, (uuids, []), uuids, uuids)):
+            found = await reader.uses(**uses)
+            changed = await reader.pulse(uuids, [])
+            happened = await reader.events(uuids)
+        pid = made.pid
+        async with reader.at_once(Wanted(uses, (uuids, []), uuids, uuids)):
+            again = await reader.uses(**uses)
+
+        why = f"hung: nvmlDeviceGetUtilizationRates {uuids[1]} has not returned for 2 s"
+        assert ["", why, ""] == [one.why for one in found] == [one.why for one in again]
+        assert None not in [found[at].gpu_percent for at in (0, 2)]
+        assert found[1].gpu_percent is None
+        assert changed is None, "another process has read nothing yet"
+        assert ("", ()) == (happened.why, happened.events)
         assert (2, pid) == (made.starts, made.pid)
 
 

@@ -642,8 +642,15 @@ def test_the_command_writes_a_page_and_says_what_is_wrong(site: str, tmp_path: P
     assert "no price" in call(site, "ops", "--prices", str(tmp_path / "late.json"), status=1)
     (tmp_path / "bad.json").write_text("{}")
     assert "bad.json" in call(site, "ops", "--prices", str(tmp_path / "bad.json"), status=2)
-    before = call(site, "ops", "--from", "2030-01", status=2)
-    assert "would end before it begins; the ledger has records from " in " ".join(before.split())
+    there = "; the ledger has records from 1970-01-01T00:00:00.000Z to "
+    for asked, wrong in {
+        ("ops", "--from", "2030-01"): "--from 2030-01 is after the last record",
+        ("weekly", "--to", "1969-12"): "--to 1969-12 is before the first record",
+        ("ops", "--from", "1970-02", "--to", "1970-01"): "--to 1970-01 is not after --from 1970-02",
+    }.items():
+        assert f"{wrong}{there}" in " ".join(call(site, *asked, status=2).split())
+    cut = call(site, "ops", "--log-at", "0@6", "--json")
+    assert cut != call(site, "ops", "--json")
     assert "Weekly report" in call(site, "weekly", "--days", "1")
 
 

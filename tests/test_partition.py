@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from ledger.core.digest import digest, load_fold, save_fold
@@ -430,19 +431,79 @@ def test_a_plan_that_comes_to_nothing_leaks_nothing(what: Any) -> None:
     assert b'"request.unreserved"' in b"".join(cell.records)
 
 
+def reopened(cell: CoreDriver) -> list[dict[str, Any]]:
+    """Return the events that let devices be partitioned again."""
+    events = [one for value in cell.records for one in orjson.loads(value).get("events", ())]
+    return [one for one in events if one["type"] == "device.reopened"]
+
+
 @pytest.mark.parametrize("what", [fail, time_out, do_nothing])
-def test_a_device_that_failed_is_not_asked_again_until_it_is_cleared(what: Any) -> None:
-    """Else a node that always fails would be asked for ever, as fast as it answers."""
+def test_a_device_that_failed_is_asked_again_when_its_node_finds_it_well(what: Any) -> None:
+    """A failure that passes needs no person; the event has the reading, and what is there."""
     cell = cell_with(h100("GPU-a"))
     ask(cell, "r1", "3g.40gb")
     what(cell)
-    cell.node("n1", [h100("GPU-a")])
+    failed_us = cell.now_us
     assert {} == cell.state.orders
     assert "partition_failed GPU-a" in cell.state.alarms
-    assert "applied" == cell.clear("GPU-a").code
+    cell.node("n1", [h100("GPU-a")])
+    assert [
+        {
+            "type": "device.reopened",
+            "device": "GPU-a",
+            "failures": 1,
+            "failed_us": failed_us,
+            "evidence": {"reading": "node.inventory", "slices": 0, "layout": ""},
+        }
+    ] == reopened(cell)
     assert [("create", "3g.40gb")] == [(do, profile) for do, profile, _ in steps(cell)]
     carry_out(cell)
     assert "granted" == cell.state.requests[cell.key("r1")].state
+    assert {} == cell.state.partition_failures
+
+
+def test_a_device_that_always_fails_is_not_asked_as_fast_as_it_answers() -> None:
+    """After the second failure in a row it is left alone for a minute, then for twice as long."""
+    cell = cell_with(h100("GPU-a"))
+    ask(cell, "r1", "3g.40gb")
+    waits_s = []
+    for _ in range(9):
+        fail(cell)
+        begun_us = cell.now_us
+        while not cell.state.orders:
+            cell.tick(at_us=cell.now_us + 5_000_000)
+            cell.node("n1", [h100("GPU-a")])
+        waits_s.append((cell.now_us - begun_us) // 5_000_000 * 5)
+    assert [5, 60, 120, 240, 480, 960, 1920, 3600, 3600] == waits_s
+    fail(cell)
+    assert "applied" == cell.clear("GPU-a").code
+    assert cell.state.orders, "an operator's word counts at once"
+    assert {} == cell.state.partition_failures
+
+
+@pytest.mark.parametrize("health", ["unhealthy", "unknown"])
+def test_a_device_in_doubt_stays_shut_until_its_node_finds_it_well(health: str) -> None:
+    """What could not be taken back keeps it unhealthy, and a device that hangs is unknown."""
+    cell = cell_with(h100("GPU-a"))
+    ask(cell, "r1", "3g.40gb")
+    cell.health("GPU-a", health)
+    fail(cell)
+    cell.node("n1", [h100("GPU-a") | {"health": health}])
+    assert [] == reopened(cell)
+    assert "partition_failed GPU-a" in cell.state.alarms
+    cell.health("GPU-a", "healthy")
+    assert ["device.health"] == [one["evidence"]["reading"] for one in reopened(cell)]
+    assert cell.state.orders
+
+
+def test_another_boot_has_no_failures_behind_it() -> None:
+    """What was half made is gone with the boot, and the next failure is a first one."""
+    cell = cell_with(h100("GPU-a"))
+    ask(cell, "r1", "3g.40gb")
+    fail(cell)
+    cell.node("n1", [h100("GPU-a")], incarnation="b2")
+    assert {} == cell.state.partition_failures
+    assert cell.state.orders
 
 
 def test_another_device_is_tried_at_once() -> None:
@@ -471,6 +532,8 @@ def test_what_was_to_be_destroyed_is_nobodys_until_its_node_has_reported_it() ->
     ask(cell, "r1", "7g.80gb")
     time_out(cell)
     assert "queued" == ask(cell, "r2", "3g.40gb")
+    cell.cancel("r1")
+    assert "queued" == cell.state.requests[cell.key("r2")].state
     cell.node("n1", [h100("GPU-a", piece("3g.40gb", 0))])
     assert "granted" == cell.state.requests[cell.key("r2")].state
 

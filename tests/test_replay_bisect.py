@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from ledger.audit.sql import BadQuery
+from ledger.audit.sql import AtLimit, BadQuery, Limits
 from ledger.core import digest
 from ledger.core.invariants import check
 from ledger.reading import Damaged
 from ledger.replay.bisect import INVARIANTS, Bisection, Same, Turn
-from ledger.replay.sql import _CLASSES, TABLES, StateTables
+from ledger.replay.sql import _CLASSES, TABLES, StateTables, state_room
 from ledger.replay.states import PositionSnapshots, make_snapshots
 from ledger.testing import CoreDriver, device
 from tests.ledgers import PREFIX
 from tests.replay_support import EVENTS, KINDS, drawn, folds_of, log_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from ledger.audit.auditor import Room
     from ledger.core.state import State
 
 #: An expression, and the same in Python over one cell (None before there is one).
@@ -47,20 +48,31 @@ EXPRESSIONS: dict[str, Callable[[State | None], bool]] = {
 }
 
 
+class Rooms:
+    """One locked process for all tests of this module."""
+
+    one: Room
+
+
+ROOMS = Rooms()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _room() -> Iterator[None]:
+    with state_room() as ROOMS.one:
+        yield
+
+
 async def asked(
     values: Sequence[bytes], folder: Path, question: str, *, scan: bool, first: int = 0, **more: Any
 ) -> Turn | Same:
     """Ask one log in memory; ``question`` is an expression, or an invariant's id."""
     expression = None if question in INVARIANTS else question
-    tables = StateTables(expression) if expression is not None else None
+    tables = StateTables(expression, ROOMS.one) if expression is not None else None
     invariant = question if tables is None else None
     async with await log_of("memory", folder, values) as log:
         search = Bisection(log, PREFIX, 0, tables=tables, invariant=invariant, **more)
-        try:
-            return await search.run(first, len(values), scan=scan)
-        finally:
-            if tables is not None:
-                tables.close()
+        return await search.run(first, len(values), scan=scan)
 
 
 def answers(values: Sequence[bytes], holds: Callable[[State | None], bool]) -> list[bool]:
@@ -137,12 +149,17 @@ async def test_from_a_place_on_and_with_snapshots(scan: bool, tmp_path: Path) ->
 )
 def test_an_expression_is_one_select_of_one_boolean_and_reaches_nothing(expression: str) -> None:
     """The lock-down is that of the audit's SQL."""
-    tables = StateTables(expression)
-    try:
-        with pytest.raises(BadQuery):
-            tables.holds({})
-    finally:
-        tables.close()
+    with pytest.raises(BadQuery):
+        StateTables(expression, ROOMS.one).holds({})
+
+
+def test_an_expression_is_held_to_its_limits_by_the_kernel() -> None:
+    """One that the database itself would not stop ends with its process, and the next is asked."""
+    limits = Limits(threads=1, seconds=1.0, memory_mib=256)
+    with state_room(limits) as room:
+        with pytest.raises(AtLimit):
+            StateTables("SELECT length(repeat('x', 4000000000)) > 0", room).holds({})
+        assert StateTables("SELECT count(*) = 0 FROM leases", room).holds({})
 
 
 @pytest.mark.parametrize(
@@ -151,9 +168,7 @@ def test_an_expression_is_one_select_of_one_boolean_and_reaches_nothing(expressi
 )
 def test_null_and_no_row_are_no(expression: str) -> None:
     """What nothing is known of, or is not there yet, does not hold."""
-    tables = StateTables(expression)
-    assert tables.holds({}) is False
-    tables.close()
+    assert StateTables(expression, ROOMS.one).holds({}) is False
 
 
 def test_tables_are_those_of_the_state() -> None:
@@ -161,9 +176,7 @@ def test_tables_are_those_of_the_state() -> None:
     assert digest._TABLES == _CLASSES
     cells = folds_of(drawn(2), len(drawn(2))).cells
     counts = [f"(SELECT count(*) FROM {name}) = {_count(cells['c'], name)}" for name in TABLES]
-    tables = StateTables(f"SELECT {' AND '.join(counts)}")
-    assert tables.holds(cells)
-    tables.close()
+    assert StateTables(f"SELECT {' AND '.join(counts)}", ROOMS.one).holds(cells)
 
 
 def _count(state: State, table: str) -> int:

@@ -87,6 +87,7 @@ async def test_it_is_what_comparing_all_rows_at_every_record_gives(
         told = {(one.table, one.id): (one.what, one.first, one.last) for one in found.changes}
         assert told == naive(values, old, new)
         assert found.records == new - old
+        assert found.digests is not None
         for place, stated in zip((old, new), found.digests, strict=True):
             assert stated == digest(folds_of(values, place).cells)
         for by in GROUPS:
@@ -99,6 +100,7 @@ async def test_between_a_place_and_itself_there_is_nothing(tmp_path: Path) -> No
     """No change, no record, one digest."""
     found = await difference(drawn(), tmp_path, 50, 50)
     assert (found.changes, found.records) == ([], 0)
+    assert found.digests is not None
     assert found.digests[0] == found.digests[1]
 
 
@@ -123,4 +125,4 @@ async def test_fields_have_old_and_new_and_whose_they_are(tmp_path: Path) -> Non
     text = "\n".join(grouped(found.changes, "node"))
     assert "node n1\n" in text
     assert "      state: available -> leased\n" in text
-    assert text.endswith("clocks and answered ids, which --all shows")
+    assert text.endswith("clocks, which --all shows beside answered ids")

@@ -19,7 +19,7 @@ from ledger.replay.bisect import Bisection, Turn
 from ledger.replay.diff import diff
 from ledger.replay.position import find, parse
 from ledger.replay.records import follow
-from ledger.replay.sql import StateTables
+from ledger.replay.sql import StateTables, state_room
 from ledger.replay.states import fold_at
 from ledger.replay.timeline import Timeline
 from ledger.replay.trace import Filters, trace
@@ -45,12 +45,12 @@ async def answers(log: Log, prefix: str) -> dict[str, Any]:
     state = digest(folds[0].cells)
     async for seen, names in follow(log, prefix, new, folds):
         found.take(seen, names)
-    tables = StateTables(EXPRESSION)
-    turns = [
-        await Bisection(log, prefix, 0, tables=tables).run(0, new[0], scan=scan)
-        for scan in (False, True)
-    ]
-    tables.close()
+    with state_room() as room:
+        tables = StateTables(EXPRESSION, room)
+        turns = [
+            await Bisection(log, prefix, 0, tables=tables).run(0, new[0], scan=scan)
+            for scan in (False, True)
+        ]
     assert isinstance(turns[0], Turn)
     return {
         "state": state,

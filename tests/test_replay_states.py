@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ledger.core.digest import digest
+from ledger.core.digest import canonical, digest
 from ledger.reading import cells_of
+from ledger.replay.diff import diff
 from ledger.replay.states import PositionSnapshots, copy_of, fold_at, make_snapshots
 from tests.ledgers import PREFIX
 from tests.replay_support import EVENTS, KINDS, drawn, folds_of, log_of
@@ -41,6 +42,44 @@ async def test_with_snapshots_and_without_it_is_the_same_state(kind: str, tmp_pa
                 folds = await fold_at(log, PREFIX, {0: end}, used)
                 assert folds[0].head.offset == end
                 assert digest(cells_of(folds)) == wanted
+
+
+async def test_without_ids_it_is_all_but_these(tmp_path: Path) -> None:
+    """Started from a snapshot whose ids were not read, the records go on changing the rest alike.
+
+    And so does a difference of two such states, which has no digests.
+    """
+    values = drawn()
+    async with await log_of("memory", tmp_path, values) as log:
+        stores = await made(log, tmp_path / "positions")
+        remembered = []
+        for end in (EVERY, EVERY + 1, 3 * EVERY - 1, len(values)):
+            (whole,) = folds_of(values, end).cells.values()
+            folds = await fold_at(log, PREFIX, {0: end}, stores, with_ids=False)
+            state = folds[0].cells[whole.cell]
+            assert canonical(state, with_ids=False) == canonical(whole, with_ids=False)
+            remembered.append(len(state.seen) < len(whole.seen))
+        assert all(remembered)
+        places = {0: EVERY + 1}, {0: 3 * EVERY + 2}
+        every = await diff(log, PREFIX, places, stores)
+        found = await diff(log, PREFIX, places, stores, with_ids=False)
+    assert found.digests is None
+    assert found.changes == [one for one in every.changes if one.table != "seen"] != []
+
+
+async def test_ids_that_are_damaged_are_no_matter_to_who_does_not_read_them(tmp_path: Path) -> None:
+    """Each part has its own digest: with ids the snapshot is passed over, without it is taken."""
+    values = drawn()
+    async with await log_of("memory", tmp_path, values) as log:
+        stores = await made(log, tmp_path / "positions")
+        path = stores[0].offsets(0)[EVERY]
+        data = path.read_bytes()
+        assert data.endswith(b"}")
+        path.write_bytes(data[:-1] + b" ")
+        await fold_at(log, PREFIX, {0: EVERY}, stores, with_ids=False)
+        assert not stores[0].set_aside
+        await fold_at(log, PREFIX, {0: EVERY}, stores)
+        assert [path] == [one.path for one in stores[0].set_aside]
 
 
 class Counting:

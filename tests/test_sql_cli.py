@@ -15,6 +15,7 @@ from ledger.audit import query_record
 from ledger.audit.sql_texts import REPORTS, VIEWS
 from ledger.audit.tables import TABLES
 from ledger.cli import app
+from ledger.cli.report import _IDS, _TIMES
 from ledger.log.port import Entry, LogUnavailable
 from ledger.log.sqlite import SqliteLog
 from schemas.audit import AuditQuery
@@ -90,6 +91,35 @@ def test_u5_a_question_is_on_record(run: Any, folder: Path) -> None:
     assert {"at": "2999-01-01T00:00:00+00:00"} == found[2].parameters
     rows = run("sql", "SELECT who, outcome FROM queries", "--json").stdout.splitlines()
     assert {"who": "/team/other", "outcome": "refused"} in map(orjson.loads, rows)
+
+
+@pytest.mark.parametrize(
+    ("report", "option", "what"),
+    [
+        ("device-history", "--device", "device or slice"),
+        ("interrupted", "--node", "node"),
+        ("denials", "--tenant", "tenant"),
+        ("waits-of", "--request", "request"),
+        ("lease-life", "--lease", "lease"),
+        ("ordered-by", "--who", "source or author"),
+    ],
+)
+def test_an_id_that_no_record_is_about_is_told(
+    run: Any, folder: Path, report: str, option: str, what: str
+) -> None:
+    """No row of what is not there is no answer (exit 1); of what is there it is one (exit 0)."""
+    unknown = run("report", report, option, "GPU-nobody")
+    assert (1, "") == (unknown.exit_code, unknown.stdout)
+    assert f"there is no record of {what} GPU-nobody up to events/0@" in unknown.stderr
+    assert questions(folder)[-1].name == report
+
+
+def test_every_id_that_a_report_takes_is_looked_for(run: Any) -> None:
+    """A new option of a report is a time, or an id whose absence is told."""
+    options = {one.name for text in REPORTS.values() for one in text.parameters}
+    assert options == _TIMES | _IDS.keys()
+    early = run("report", "who-held", "--at", "1999-01-01T00:00:00Z", "--device", "GPU-0")
+    assert (0, 1) == (early.exit_code, len(early.stdout.splitlines()))
 
 
 def test_u5_what_cannot_be_put_on_record_is_not_shown(

@@ -23,7 +23,7 @@ from ledger.log.memory import MemoryLog
 from ledger.log.port import Entry, TopicState
 from ledger.reading import Damaged, Upto
 from schemas.events import EVENT_MODELS
-from schemas.records import RECORD_VERSION
+from schemas.limits import RECORD_VERSION
 from tests.audit_support import fill, room_with
 from tests.ledgers import PREFIX, TEAM, Site
 from tests.metering_logs import random_log, with_void_records

@@ -124,6 +124,11 @@ def test_a_policy_file(url: str, tmp_path: Path) -> None:
     everybody = found["requests"][0]
     assert {"recorded": 2, "whatif": 0, "difference": -2} == everybody["let_in"]
     assert {"recorded": 0, "whatif": 2, "difference": 2} == everybody["refused"]
+    lines = call(url, "--policy", str(file)).stdout.splitlines()
+    header = next(line for line in lines if line.startswith("tenant "))
+    (row,) = (line for line in lines if line.startswith("all "))
+    at = header.index("refused")
+    assert row[at : at + 6] == "0 -> 2"
     assert found["first_difference"]["position"].startswith("events/0@")
 
 

@@ -27,7 +27,7 @@ from collectors.agent.view import same_but_health, view
 from collectors.health.hearing import WatchOptions
 from collectors.health.watch import HealthWatch
 from collectors.mig.runner import SagaRunner
-from collectors.nvml.reader import NvmlReader
+from collectors.nvml.reader import NvmlReader, Wanted
 from collectors.nvml.rounds import Rounds
 from collectors.said import Said
 from collectors.use.watch import UseWatch
@@ -99,7 +99,7 @@ class NodeAgent:
         )
         self._quiet = False
         self._teller = Teller(journal, standing.node, facts.incarnation)
-        sagas = SagaRunner(asker, self._reader, journal)
+        sagas = SagaRunner(asker, self._reader, journal, processes.holders)
         self._partitions = PartitionWork(journal, self._reader, self._teller, sagas, standing)
         self._partitions.retell = self.retell
         self._health = HealthWatch(self._reader, journal, self._options.watch)
@@ -109,8 +109,11 @@ class NodeAgent:
         self._leases.told = self._is_told
         self._known: dict[str, Device] = {}
         self._noted: set[str] = set()
+        self._use: UseWatch | None = None
+        #: Called with each record of use that is complete.
+        self.on_use: Callable[[Said], None] = lambda _: None
         self._due: dict[str, int] = {}
-        self._look_us = self._retell_us = self._sweep_us = self._listen_us = 0
+        self._look_us = self._retell_us = self._sweep_us = self._listen_us = self._round_us = 0
         self._beat = 0
         self._kinds: dict[str, Callable[[OrderRow], Awaitable[int | None]]] = {
             "prepare": self._leases.prepare,
@@ -126,6 +129,10 @@ class NodeAgent:
         return UseWatch(
             self._reader, self.journal, self._processes, about, lambda: self._known, options
         )
+
+    def sample_for(self, watch: UseWatch) -> None:
+        """Take its samples when they are due, as far as `work` comes to it; see ``on_use``."""
+        self._use = watch
 
     @property
     def incarnation(self) -> str:
@@ -176,11 +183,11 @@ class NodeAgent:
                 row = self.journal.order(order.order)
                 assert row is not None, "it was kept just now"
                 self._teller.fail(row, code, evidence)
-            elif order.kind == "partition":
+            elif order.kind in ("partition", "mode"):
                 self.journal.keep(f"newest {order.units[0]}", order.order)
 
     def change_mode(self, uuid: str, *, enabled: bool) -> str:
-        """Begin a change of a device's MIG mode; its own order, which only the journal has.
+        """Begin a change of a device's MIG mode that no ledger has ordered; the journal has it.
 
         It ends in the inventory: in the new mode, pending, or as it was (`JournalFile.fact`
         has why under the order's name, which is returned).
@@ -194,10 +201,10 @@ class NodeAgent:
 
     async def work(self) -> int:
         """Do everything that is due; return the steady time (us) at which more is."""
+        self._round_us = self._now_us()
         if not self._retell_us:
             await self._look()
-        await self._listen()
-        for row in self.journal.open_orders():
+        for row in await self._round():
             if self._due.get(row.id, 0) <= self._now_us():
                 due_us = await self._kinds[row.kind](row)
                 self._due.pop(row.id, None)
@@ -210,17 +217,48 @@ class NodeAgent:
         if self._now_us() >= self._look_us:
             await self._look()
         sweeps = [self._sweep_us] if self.journal.holds() else []
-        return min([self._look_us, self._listen_us, *sweeps, *self._due.values()])
+        samples = [] if self._use is None else [self._use.due_us]
+        return min([self._look_us, self._listen_us, *samples, *sweeps, *self._due.values()])
+
+    async def _round(self) -> list[OrderRow]:
+        """Sample, listen and look where that is due; return the orders that may be answered now.
+
+        It is one question to NVML where nothing is ordered. Before an order is answered what
+        has happened is heard, and after it the node is looked at.
+        """
+        now_us = self._now_us()
+        use = self._use if self._use is not None and now_us >= self._use.due_us else None
+        listens = now_us >= self._listen_us
+        looks = now_us >= self._look_us and not self.journal.open_orders()
+        signs, events = self._health.due(self._known) if listens else ([], None)
+        uses = None if use is None else use.plan()
+        pulse = self._rounds.plan() if looks else None
+        async with self._reader.at_once(Wanted(uses, pulse, signs, events)):
+            if use is not None:
+                record = await use.sample()
+                if record is not None:
+                    self.on_use(record)
+            orders = self.journal.open_orders()
+            if listens or orders:
+                await self._listen()
+            if looks and now_us >= self._look_us:
+                await self._look()
+        return orders
+
+    def _next_us(self, every_us: int) -> int:
+        """Return when it is due again: with a sample, which is no later, where those are taken."""
+        due_us = self._round_us + every_us
+        if self._use is not None and every_us >= self._use.options.sample_us:
+            due_us -= (due_us - self._use.due_us) % self._use.options.sample_us
+        return due_us if due_us > self._now_us() else self._now_us() + every_us
 
     async def _listen(self) -> None:
-        """Hear what has happened to devices, and tell it before an order is answered.
+        """Hear what has happened to devices, and tell it.
 
-        So what happened under a lease is told before its units are proved clean, and never
-        of the next lease there.
+        Before an order is answered: so what happened under a lease is told before its units are
+        proved clean, and never of the next lease there.
         """
-        if self._now_us() < self._listen_us and not self.journal.open_orders():
-            return
-        self._listen_us = self._now_us() + self._options.watch.listen_us
+        self._listen_us = self._next_us(self._options.watch.listen_us)
         if await self._health.listen(self._known):
             self._quiet = False
             if self._health.heard:
@@ -240,7 +278,7 @@ class NodeAgent:
         holds = {one.device: one for one in self.journal.holds()}
         quiet, self._quiet = self._quiet, not changing and not holds
         if quiet and self._quiet and not look.news and self._now_us() < self._retell_us:
-            self._look_us = self._now_us() + self._options.look_us
+            self._look_us = self._next_us(self._options.look_us)
             with self.journal.transaction():
                 for device in look.read:
                     learn(self.journal, device)
@@ -264,7 +302,7 @@ class NodeAgent:
             if str(note) not in self._noted:
                 self._noted.add(str(note))
                 _log.warning("device", device=note.device, text=note.text)
-        self._look_us = self._now_us() + self._options.look_us
+        self._look_us = self._next_us(self._options.look_us)
         with self.journal.transaction():
             for device in inventory.devices:
                 if device.uuid not in changing:

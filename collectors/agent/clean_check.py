@@ -29,14 +29,18 @@ TOLERANCE_MIB = 32
 class Found:
     """What was read of one unit. None is unknown.
 
+    ``place`` is the device's minor number with the ids of the slice's instances, if it is one.
     ``states`` are the processes' by pid. ``instances`` are MIG instances on what was leased
     whole. ``leases`` is who each process says it belongs to, and ``others`` who else holds
-    the device: both are for a device that several share.
+    the device: both are for a device that several share. Where it was ``looked`` for who has
+    the device's file open, ``holders`` is how many there are beside those listed, ``unread`` how
+    many processes would not tell, and ``held`` are the pids that the lease may have left.
     """
 
     unit: str
     why: str = ""
     gone: bool = False
+    place: tuple[int, int | None, int | None] | None = None
     processes: tuple[Process, ...] | None = None
     states: Mapping[int, State] = field(default_factory=dict)
     memory_mib: int | None = None
@@ -44,6 +48,10 @@ class Found:
     instances: int = 0
     leases: Mapping[int, str | None] = field(default_factory=dict)
     others: frozenset[str] = frozenset()
+    holders: int | None = None
+    unread: int = 0
+    held: tuple[int, ...] = ()
+    looked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,7 @@ def found_of(
     listed = device.processes
     memory = None if device.memory is None else device.memory.used_mib
     instances = len(device.instances)
+    where: tuple[int | None, int | None] = (None, None)
     if unit != device.uuid:
         if device.instances_why:
             return Found(unit, device.instances_why)
@@ -82,12 +91,14 @@ def found_of(
             # A device that is not in MIG mode has no instances: gone as well.
             return Found(unit, gone=True)
         gi, ci, memory = places[0]
+        where = (gi, ci)
         instances = 0
         if listed is not None:
             listed = tuple(one for one in listed if (one.gi, one.ci) == (gi, ci))
     pids = [one.pid for one in listed or ()]
     return Found(
         unit,
+        place=None if device.minor is None else (device.minor, *where),
         processes=listed,
         states={pid: state(pid) for pid in pids},
         memory_mib=memory,
@@ -126,6 +137,7 @@ _CHECKS: tuple[tuple[str, Callable[[Found], bool]], ...] = (
         "a zombie holds the device",
         lambda one: any(one.states.get(each.pid) == "zombie" for each in _mine(one)),
     ),
+    ("the device's file is held open", lambda one: bool(one.held)),
     ("MIG instances are left", lambda one: one.instances > 0),
     ("memory cannot be read", lambda one: not one.others and one.memory_mib is None),
     ("no baseline of its memory is known", lambda one: not one.others and one.baseline_mib is None),
@@ -148,6 +160,10 @@ def check(found: Found) -> Verdict:
         "memory_mib": found.memory_mib,
         "baseline_mib": found.baseline_mib,
     }
+    if found.looked:
+        evidence |= {"holders": found.holders, "unread": found.unread}
+    if found.held:
+        evidence["holder_pid"] = found.held[0]
     if found.others:
         evidence["others"] = len(found.others)
     if why:
@@ -157,6 +173,9 @@ def check(found: Found) -> Verdict:
     if found.why:
         evidence["read"] = found.why[:200]
     return Verdict(why, evidence)
+
+
+_PIDS = frozenset({"pid", "holder_pid"})
 
 
 def together(verdicts: list[Verdict]) -> Verdict:
@@ -169,7 +188,7 @@ def together(verdicts: list[Verdict]) -> Verdict:
     evidence: dict[str, Any] = {}
     for name in names:
         values = [one.evidence[name] for one in verdicts if name in one.evidence]
-        if any(isinstance(value, str) for value in values) or name == "pid":
+        if any(isinstance(value, str) for value in values) or name in _PIDS:
             evidence[name] = values[0]
         else:
             evidence[name] = None if None in values else sum(values)

@@ -18,6 +18,9 @@ __all__ = ["Clock", "JournalBusy", "JournalFile", "Stamp", "to_text"]
 #: Marks the file as a gpuledger agent's journal ("GPUJ"), and the version of its tables.
 _APPLICATION_ID, _FORMAT = 0x4750554A, 1
 
+#: How many queries' rows are kept until something is written.
+_MOST_FOUND = 1000
+
 _TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE orders (
@@ -83,6 +86,7 @@ class JournalFile:
     def __init__(self, path: Path | str, clock: Clock) -> None:
         """Open or create the file; ``:memory:`` is for tests."""
         self.clock = clock
+        self._found: dict[tuple[str, tuple[object, ...]], list[Any]] = {}
         self._db = sqlite3.connect(path, timeout=0.5, isolation_level=None)
         try:
             # Two agents with one journal would answer for each other.
@@ -130,6 +134,7 @@ class JournalFile:
             self._db.execute("COMMIT")
         except BaseException:
             # Nothing to take back is no error: a failed commit may have done so.
+            self._found.clear()
             self._db.rollback()
             raise
 
@@ -142,11 +147,21 @@ class JournalFile:
         with self.transaction():
             now = self.stamp()
             more = (now.wall_us, now.steady_us) if stamped else ()
+            self._found.clear()
             self._db.execute(statement, (*values, *more))
 
     def rows(self, statement: str, *values: object) -> list[Any]:
-        """Return the rows that a query finds."""
-        return self._db.execute(statement, values).fetchall()
+        """Return the rows that a query finds; they are looked for once between two changes.
+
+        Nobody else writes the file. An agent at rest asks the same every second.
+        """
+        about = (statement, values)
+        found = self._found.get(about)
+        if found is None:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            found = self._found[about] = self._db.execute(statement, values).fetchall()
+        return found
 
     # -- facts: single values ------------------------------------------------------
 

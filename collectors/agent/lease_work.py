@@ -7,11 +7,13 @@ lease holds now (C27). The agent starts no task itself: whoever asked for the le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from collectors.agent.clean_check import Found, Verdict, check, found_of, together
+from collectors.agent.device_files import left_by
 from collectors.agent.journal import Bound
+from collectors.agent.ledger_clock import is_past
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,6 +115,12 @@ class LeaseWork:
         found = [await self._find(one) for one in units]
         verdict = together([check(one) for one in found])
         if not verdict.why:
+            # Only now: going over every open file of the machine is for what is clean else.
+            found = [
+                await self._with_holders(one, unit) for one, unit in zip(found, units, strict=True)
+            ]
+            verdict = together([check(one) for one in found])
+        if not verdict.why:
             with self._journal.transaction():
                 self._teller.done(row, verdict.evidence)
                 self._journal.unbind(lease)
@@ -177,6 +185,22 @@ class LeaseWork:
             others=others,
         )
 
+    async def _with_holders(self, found: Found, one: Bound) -> Found:
+        """Look for who has the unit's file open and is in no list of NVML's."""
+        if found.gone:
+            return found
+        told = None if found.place is None else await self._processes.holders(*found.place)
+        if told is None:
+            return replace(found, looked=True)
+        listed = {each.pid for each in found.processes or ()}
+        holders = [each for each in told.found if each.pid not in listed]
+        mine = [each.pid for each in holders if self._processes.lease(each.pid) == one.lease]
+        left = left_by(holders, mine, one.since.steady_us)
+        held = mine if found.others else [each.pid for each in left]
+        return replace(
+            found, holders=len(holders), unread=told.unread, held=tuple(held), looked=True
+        )
+
     def _pids(self, found: list[Found], bound: list[Bound]) -> set[int]:
         """Return the processes that are there and may be ended: the lease's own.
 
@@ -189,6 +213,8 @@ class LeaseWork:
                 mine = not one.others or one.leases.get(each.pid) == unit.lease
                 if mine and each.kind == "compute" and one.states.get(each.pid) == "alive":
                     pids.add(each.pid)
+            # Who only came while the lease lasted is waited for, and never ended on a guess.
+            pids |= {pid for pid in one.held if self._processes.lease(pid) == unit.lease}
         return pids
 
     def _end(self, row: OrderRow, pids: set[int]) -> None:
@@ -200,7 +226,5 @@ class LeaseWork:
 
     def _over(self, row: OrderRow) -> bool:
         """Say whether it is time to give up: before the ledger does so without the evidence."""
-        due_us = row.plain.get("due_us")
-        last_us = None if due_us is None else due_us - self._patience.margin_us
-        soon = last_us is not None and self._journal.clock.wall_us() >= last_us
+        soon = is_past(self._journal, row.plain.get("due_us"), self._patience.margin_us)
         return soon or self._teller.took_us(row.heard) >= self._patience.limit_us

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from collectors.agent.ledger_clock import is_past
+
 if TYPE_CHECKING:
     from collectors.agent.journal import Journal
     from schemas.messages import Order
@@ -23,13 +25,13 @@ def not_for_this(
     for code, (named, mine) in said.items():
         if named != mine:
             return code, {"named": named, "here": mine}
-    if order.kind != "partition":
+    if order.kind not in ("partition", "mode"):
         return "", {}
     newest = journal.fact(f"newest {order.units[0]}")
     if newest is not None and _number(order.order) < _number(newest):
         # The ledger has ordered something else of the device since, on another plan.
         return "older-order", {"newest": newest}
-    late = order.due_us is not None and journal.clock.wall_us() > order.due_us
+    late = is_past(journal, order.due_us)
     return ("past-due", {"due_us": order.due_us}) if late else ("", {})
 
 

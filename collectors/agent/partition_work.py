@@ -96,7 +96,7 @@ class PartitionWork:
     def _refuse(self, row: OrderRow, refusal: Refusal) -> None:
         _log.warning("order refused", order=row.id, code=refusal.code, evidence=refusal.evidence)
         with self._journal.transaction():
-            if row.kind == "mode":
+            if _own(row):
                 self._journal.keep(f"end {row.id}", refusal.code)
                 self._journal.close_order(row.id)
             else:
@@ -112,11 +112,13 @@ class PartitionWork:
                 self._say_held(outcome)
             self._journal.gone(self._destroyed(row))
             learn(self._journal, outcome.device)
-            if row.kind == "mode":
+            if _own(row):
                 self._journal.keep(f"end {row.id}", outcome.reason or "done")
                 self._journal.close_order(row.id)
             elif outcome.reason:
                 self._teller.fail(row, outcome.reason, outcome.evidence)
+            elif row.kind == "mode":
+                self._teller.done(row, outcome.evidence)
             else:
                 self._teller.done(row, outcome.evidence, slices=self._made(row, outcome.device))
             self._keep_changed(outcome.device)
@@ -187,3 +189,8 @@ class PartitionWork:
         """Return the devices that are being changed."""
         kinds = ("partition", "mode")
         return {one.plain["units"][0] for one in self._journal.open_orders() if one.kind in kinds}
+
+
+def _own(row: OrderRow) -> bool:
+    """Say whether an order is this host's own: no ledger has ordered it, and none is answered."""
+    return "order" not in row.plain

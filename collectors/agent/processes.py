@@ -5,10 +5,16 @@ Every function takes the root of the file system, so that tests bring their own.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from collectors.agent.device_files import DeviceFiles
+
+if TYPE_CHECKING:
+    from collectors.agent.device_files import Holders
 
 __all__ = ["LEASE_VARIABLE", "HostProcesses", "Processes", "State"]
 
@@ -30,6 +36,9 @@ class Processes(Protocol):
     def end(self, pid: int, *, hard: bool) -> str:
         """Ask a process to end, or make it (``hard``); return why that cannot be, or nothing."""
 
+    async def holders(self, minor: int, gi: int | None, ci: int | None) -> Holders | None:
+        """Say who holds a device's or slice's file open; None when that cannot be told."""
+
 
 class HostProcesses:
     """Those of this machine, by ``/proc``. The agent must see the PIDs that the driver tells."""
@@ -37,6 +46,7 @@ class HostProcesses:
     def __init__(self, root: Path = Path("/")) -> None:
         """Look below this root."""
         self._proc = root / "proc"
+        self._files = DeviceFiles(root)
 
     def state(self, pid: int) -> State:
         """See `Processes.state`."""
@@ -68,3 +78,7 @@ class HostProcesses:
         except OSError as error:
             return error.strerror or str(error)
         return ""
+
+    async def holders(self, minor: int, gi: int | None, ci: int | None) -> Holders | None:
+        """See `Processes.holders`. In a thread: a machine may have very many open files."""
+        return await asyncio.to_thread(self._files.holders, minor, gi, ci)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 from pydantic import ValidationError
 
+from collectors.agent.ledger_clock import learn_time, time_is_known
 from collectors.loops import run_until
 from collectors.said import agent_source
 from ledger.log.partition import partition_of
@@ -43,8 +44,8 @@ _BATCH, _READ = 200, 1000
 #: How long one read waits for orders, and the first and longest wait for a log, in seconds.
 _READ_S, _RETRY_S, _LONGEST_S = 5.0, 0.1, 5.0
 
-#: What is due so soon after something else is done with it, in seconds: waking up has its cost.
-_TOGETHER_S = 0.02
+#: How long the agent may be at work before samples of use are taken beside that, in seconds.
+_LONG_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class NodeShell:
         self._wake = asyncio.Event()
         self._begun = asyncio.Event()
         self._said = asyncio.Event()
+        self._long = asyncio.Event()
         self._away = False
 
     # -- single steps ---------------------------------------------------------------
@@ -92,11 +94,22 @@ class NodeShell:
         if position is None:
             position = await self._log.end(self._orders, self._partition)
             journal.keep(f"orders-{self._partition}", position)
+        elif not time_is_known(journal):
+            await self._ask_time()
         self._next = position
         if journal.fact("observed") is None:
             # From here on the log may have what this agent says.
             cell = await self._cell_partition()
             journal.keep("observed", await self._log.end(self._observations, cell))
+
+    async def _ask_time(self) -> None:
+        """Read a beat back for its stamp: what was ordered meanwhile may be past due."""
+        topic = full_name(self._options.prefix, "heartbeats")
+        (offset,) = await self.beat()
+        partition = partition_of(self._key, await self._log.partitions(topic))
+        found = await self._log.read(topic, partition, offset, 1, _READ_S)
+        if found:
+            learn_time(self._agent.journal, [found[0].time_us])
 
     async def _cell_partition(self) -> int:
         count = await self._log.partitions(self._observations)
@@ -105,6 +118,8 @@ class NodeShell:
     async def hear(self, wait_s: float = 0.0) -> int:
         """Hand the orders that are there to the agent; return how many records were read."""
         records = await self._log.read(self._orders, self._partition, self._next, _READ, wait_s)
+        if records:
+            learn_time(self._agent.journal, [one.time_us for one in records])
         for record in records:
             self._hand_over(record)
             self._next = record.offset + 1
@@ -169,11 +184,12 @@ class NodeShell:
         journal.untried(list(tried.values()))
         return len(found)
 
-    async def beat(self) -> None:
-        """Append one heartbeat."""
+    async def beat(self) -> list[int]:
+        """Append one heartbeat; return its offset."""
         node = self._agent.standing.node
         entry = self._agent.heartbeat().entry(node, node)
-        await self._log.append(full_name(self._options.prefix, "heartbeats"), None, [entry])
+        topic = full_name(self._options.prefix, "heartbeats")
+        return await self._log.append(topic, None, [entry])
 
     # -- for ever -------------------------------------------------------------------
 
@@ -200,13 +216,16 @@ class NodeShell:
             self._wake.set()
 
     async def _work_on(self) -> None:
-        clock = self._agent.journal.clock
+        clock, later = self._agent.journal.clock, asyncio.get_running_loop().call_later
         while True:
             self._wake.clear()
+            long = later(_LONG_S, self._long.set)
             due_us = await self._agent.work()
+            long.cancel()
+            self._long.clear()
             with contextlib.suppress(TimeoutError):
                 wait_s = (due_us - clock.steady_us()) / _US
-                async with asyncio.timeout(wait_s + _TOGETHER_S if wait_s > 0 else 0.0):
+                async with asyncio.timeout(max(0.0, wait_s)):
                     await self._wake.wait()
 
     async def _send_on(self) -> None:
@@ -221,27 +240,41 @@ class NodeShell:
                     await self._said.wait()
 
     async def _beat_on(self) -> None:
+        clock = asyncio.get_running_loop().time
+        next_s = clock()
         while True:
             # A beat that could not be sent is not sent later: it would say nothing.
             with contextlib.suppress(LogUnavailable):
                 await self.beat()
-            await asyncio.sleep(self._options.heartbeat_s)
+            next_s = max(next_s + self._options.heartbeat_s, clock())
+            await asyncio.sleep(next_s - clock())
 
     async def _watch_on(self) -> None:
-        """Sample how devices are used; a record that cannot be sent now is lost, and unknown."""
-        watch = self._agent.use_watch(self._options.use)
-        clock = asyncio.get_running_loop().time
-        next_s = clock()
+        """Have the use of devices sampled, with whatever else is asked then; and send it.
+
+        While the agent is long at an order, which is asked for step by step, samples are taken
+        between its steps. A record that cannot be sent now is lost, and unknown.
+        """
+        watch, clock = self._agent.use_watch(self._options.use), self._agent.journal.clock
         async with asyncio.TaskGroup() as group:
             sending: asyncio.Task[None] | None = None
-            while True:
-                record = await watch.sample()
-                if record is not None and (sending is None or sending.done()):
+
+            def send(record: Said) -> None:
+                nonlocal sending
+                if sending is None or sending.done():
                     # Samples go on while a log is slow.
                     sending = group.create_task(self._send_use(record))
-                # What was late is not caught up: two samples at once would say nothing more.
-                next_s = max(next_s + watch.options.sample_us / _US, clock())
-                await asyncio.sleep(next_s - clock())
+
+            self._agent.on_use = send
+            self._agent.sample_for(watch)
+            self._wake.set()
+            while True:
+                await self._long.wait()
+                if clock.steady_us() >= watch.due_us:
+                    record = await watch.sample()
+                    if record is not None:
+                        send(record)
+                await asyncio.sleep(max(0, watch.due_us - clock.steady_us()) / _US)
 
     async def _send_use(self, record: Said) -> None:
         node = self._agent.standing.node

@@ -139,8 +139,8 @@ def _wait(node: FakeNode, events: Any, data: Any, timeout_ms: Any) -> Code:
     if kept.lost:
         kept.lost = False
         return Code.GPU_IS_LOST
-    if node.alone:
-        time.sleep(number(timeout_ms) / 1000)
+    if node.alone and (wait_ms := number(timeout_ms)):
+        time.sleep(wait_ms / 1000)
     return Code.TIMEOUT
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
+from collectors.agent.device_files import Holders
 from collectors.fake_nvml.gpu import Process
 
 if TYPE_CHECKING:
@@ -70,3 +71,7 @@ class SimulatedProcesses:
             gpu.processes = [one for one in gpu.processes if one.pid != pid]
         self._leases.pop(pid, None)
         return ""
+
+    async def holders(self, minor: int, gi: int | None, ci: int | None) -> Holders | None:  # noqa: ARG002 - there are no files
+        """See `Processes.holders`: nobody but who is on the GPUs."""
+        return Holders(())

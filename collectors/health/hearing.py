@@ -99,10 +99,14 @@ class Hearing:
         """What was heard and not taken yet, by device."""
         return self._struck
 
+    def heeded(self, known: Mapping[str, Device]) -> list[str]:
+        """Return the devices of which `listen` asks what has happened."""
+        return [uuid for uuid in known if uuid not in self._gone]
+
     async def listen(self, known: Mapping[str, Device]) -> bool:
         """Hear what has happened to devices; say whether they are to be looked at now."""
         now_us = self._journal.clock.steady_us()
-        found = await self._reader.events([uuid for uuid in known if uuid not in self._gone])
+        found = await self._reader.events(self.heeded(known))
         news = found.lost
         self._forget(now_us)
         for one in found.events:

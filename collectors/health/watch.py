@@ -60,7 +60,8 @@ class HealthWatch:
         self._asked_us = -1
         #: What was seen of each device at the last look, and whether it was said to be well.
         self._seen: dict[str, tuple[Seen, str]] = {}
-        self._kept: dict[str, Any] = {}
+        #: What the journal has: of which boot, of each device, and how far the log was read.
+        self._kept: tuple[Any, ...] = ()
 
     def begin(self) -> None:
         """Take up what was remembered in this boot."""
@@ -74,11 +75,19 @@ class HealthWatch:
         """Let go of the kernel's log."""
         self._hearing.close()
 
+    def due(self, known: Mapping[str, Device]) -> tuple[list[str], list[str]]:
+        """Return the devices of which `listen` asks for signs now, and for what has happened."""
+        due = self._now_us() >= self._signs_us
+        return self._signs_due() if due else [], self._hearing.heeded(known)
+
+    def _signs_due(self) -> list[str]:
+        return [uuid for uuid, (_, health) in self._seen.items() if health != "gone"]
+
     async def listen(self, known: Mapping[str, Device]) -> bool:
         """Hear what has happened; say whether the node is to be looked at now."""
         news = self.heard = await self._hearing.listen(known)
         if not news and self._now_us() >= self._signs_us:
-            await self._ask([uuid for uuid, (_, health) in self._seen.items() if health != "gone"])
+            await self._ask(self._signs_due())
             news = self._has_changed()
         return news
 
@@ -155,15 +164,18 @@ class HealthWatch:
         return Seen("gone", f"{why}: {reason}" if why else reason)
 
     def _keep(self) -> None:
+        incarnation, position = self._journal.fact("incarnation"), self._hearing.position
+        now = (incarnation, dict(self._memory), position)
+        if now == self._kept:
+            return
         plain = {
-            "incarnation": self._journal.fact("incarnation"),
+            "incarnation": incarnation,
             "devices": {uuid: asdict(one) for uuid, one in sorted(self._memory.items())},
             "log": str(self._options.kernel_log),
-            "position": self._hearing.position,
+            "position": position,
         }
-        if plain != self._kept:
-            self._journal.keep("health", plain)
-            self._kept = plain
+        self._journal.keep("health", plain)
+        self._kept = now
 
 
 def _memory(plain: dict[str, Any]) -> Memory:

@@ -125,7 +125,8 @@ class SimulatedNode:
             if answer is not None:
                 self._outbox.append(answer)
         else:
-            getattr(self, f"_{order.kind}")(order, now_us)
+            kind = "partition" if order.kind == "mode" else order.kind
+            getattr(self, f"_{kind}")(order, now_us)
 
     def advance(self, now_us: int) -> None:
         """Do everything that is due at or before ``now_us``, each thing at its own time."""
@@ -275,8 +276,7 @@ class SimulatedNode:
             if kind == "order.failed":
                 self._inventory(at_us)
 
-        due_us = now_us + len(order.steps) * self.timing.step_us + self._delay_us()
-        self._at(due_us, changed)
+        self._at(now_us + len(order.steps) * self.timing.step_us + self._delay_us(), changed)
         self.advance(now_us)
 
     def _delay_us(self) -> int:

@@ -56,6 +56,8 @@ class Layouts:
         uuid = order.units[0]
         if uuid not in self.slices:
             return f"no device {uuid}"
+        if order.kind == "mode":
+            return "the MIG mode of a described device is as it is described"
         created: list[SliceReport] = []
         for step in order.steps:
             if step.do == "destroy":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from collectors.agent.journal import Hold
+from collectors.agent.ledger_clock import is_past
 from collectors.mig.plan import seen_of, steps_from_plain
 from collectors.mig.saga import GONE, Mark, Move, applied, backoff_us, next_step
 from collectors.nvml.calls import Refused
@@ -18,6 +19,9 @@ from collectors.nvml.codes import word
 from collectors.nvml.watchdog import ChildFailed, Hung
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from collectors.agent.device_files import Holders
     from collectors.agent.journal import Journal, OrderRow
     from collectors.mig.plan import Seen, Step
     from collectors.nvml.reader import NvmlReader
@@ -47,8 +51,18 @@ class Outcome:
 class SagaRunner:
     """Works on orders that have a plan, one call of NVML after the other."""
 
-    def __init__(self, asker: Asker, reader: NvmlReader, journal: Journal) -> None:
-        """Change through ``asker``, read through ``reader``, remember in ``journal``."""
+    def __init__(
+        self,
+        asker: Asker,
+        reader: NvmlReader,
+        journal: Journal,
+        holders: Callable[[int, int | None, int | None], Awaitable[Holders | None]] | None = None,
+    ) -> None:
+        """Change through ``asker``, read through ``reader``, remember in ``journal``.
+
+        ``holders`` says who has the files open of what is in use by nobody in sight.
+        """
+        self._holders = holders
         self._asker = asker
         self._reader = reader
         self._journal = journal
@@ -87,7 +101,7 @@ class SagaRunner:
                 reason = move.why
                 self._journal.give_up(row.id, reason)
             if move.kind in ("failed", "stuck"):
-                return self._ended(row, device, marks, move, reason)
+                return await self._ended(row, device, marks, move, reason)
             due_us = self._due_us(marks.get(move.at, Mark()))
             if due_us is not None:
                 return due_us
@@ -97,8 +111,7 @@ class SagaRunner:
             fresh = False
 
     def _late(self, row: OrderRow) -> bool:
-        due_us = row.plain.get("due_us")
-        return due_us is not None and self._journal.clock.wall_us() > due_us
+        return is_past(self._journal, row.plain.get("due_us"))
 
     def _due_us(self, mark: Mark) -> int | None:
         """Return when a step that failed may be tried again; None: now."""
@@ -145,7 +158,7 @@ class SagaRunner:
         held = Hold(device.uuid, places, reason, evidence) if places else None
         return Outcome(device, reason, evidence, held)
 
-    def _ended(
+    async def _ended(
         self, row: OrderRow, device: Device, marks: dict[int, Mark], move: Move, reason: str
     ) -> Outcome:
         """Return the end of a change that did not come about, with what was seen of it."""
@@ -163,8 +176,28 @@ class SagaRunner:
         seen = seen_of(device)
         pids = () if seen is None else seen.busy.get(step.gi, ())
         evidence["processes"] = len(pids)
+        evidence |= await self._who_holds(device, step.gi)
         evidence["order"] = row.id
         return Outcome(device, reason, evidence, Hold(device.uuid, (step.start,), reason, evidence))
+
+    async def _who_holds(self, device: Device, gi: int) -> dict[str, Any]:
+        """Return who has an instance's capability open, and who the device's file: how many.
+
+        And of the first of them what it is; None where that is not to be known.
+        """
+        if self._holders is None or device.minor is None:
+            return {}
+        found: dict[str, Any] = {}
+        for name, told in (
+            ("instance_holders", await self._holders(device.minor, gi, None)),
+            ("device_holders", await self._holders(device.minor, None, None)),
+        ):
+            found[name] = None if told is None else len(told.found)
+            if told is not None and told.unread:
+                found["holders_unread"] = told.unread
+            if told is not None and told.found and "holder_pid" not in found:
+                found |= {"holder_pid": told.found[0].pid, "holder": told.found[0].name}
+        return found
 
     # -- what was left ---------------------------------------------------------------
 

@@ -8,7 +8,7 @@ with plain arguments and results.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from ctypes import byref, c_uint
+from ctypes import Structure, byref, c_uint
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,9 @@ _MOST_PLACEMENTS = 64
 
 #: NVML's numbers of the types of a field's value -> the member of the union that has it.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+#: Reads a structure's field as it is: ``pynvml``'s own way looks whether each is a text.
+_plain = Structure.__getattribute__
 
 
 class Refused(Exception):
@@ -131,17 +134,18 @@ def _field(handle: Any, number: int | tuple[int, ...]) -> Any:
     """Return a field's value, or those of several; of several one may be missing."""
     if isinstance(number, tuple):
         return [
-            _value(one) if one.nvmlReturn == nv.NVML_SUCCESS else None
-            for one in nv.nvmlDeviceGetFieldValues(handle, list(number))
+            _value(one) if _plain(one, "nvmlReturn") == nv.NVML_SUCCESS else None
+            for one in nv.nvmlDeviceGetFieldValues(handle, [(each, 0) for each in number])
         ]
-    one = nv.nvmlDeviceGetFieldValues(handle, [number])[0]
-    if one.nvmlReturn != nv.NVML_SUCCESS:
-        raise nv.NVMLError(one.nvmlReturn)
+    one = nv.nvmlDeviceGetFieldValues(handle, [(number, 0)])[0]
+    code = _plain(one, "nvmlReturn")
+    if code != nv.NVML_SUCCESS:
+        raise nv.NVMLError(code)
     return _value(one)
 
 
 def _value(field: Any) -> int:
-    return int(getattr(field.value, _MEMBERS[field.valueType]))
+    return int(getattr(_plain(field, "value"), _MEMBERS[_plain(field, "valueType")]))
 
 
 def _fabric(handle: Any) -> Any:
@@ -154,7 +158,8 @@ def _gpm_metrics(first: Any, second: Any, metrics: Sequence[int]) -> list[float 
     asked, given = _gpm_question(tuple(metrics))
     asked.sample1, asked.sample2 = first, second
     nv.nvmlGpmMetricsGet(asked)
-    return [one.value if one.nvmlReturn == nv.NVML_SUCCESS else None for one in given]
+    good = nv.NVML_SUCCESS
+    return [_plain(one, "value") if _plain(one, "nvmlReturn") == good else None for one in given]
 
 
 @cache

@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from mmap import mmap
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectors.nvml import units
 from collectors.nvml.bindings import Refused, invoke, library, use_library
@@ -41,8 +42,7 @@ __all__ = [
 WATCH_BYTES = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A value, or the code that says why there is none."""
 
     value: Any
@@ -51,7 +51,7 @@ class Reading:
     @property
     def why(self) -> str:
         """Why there is no value; empty when there is one."""
-        return "" if self.code == Code.SUCCESS else word(self.code)
+        return "" if self.code is Code.SUCCESS else word(self.code)
 
     @property
     def absent(self) -> bool:
@@ -71,7 +71,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call. ``functions`` are tried in order: the next where a driver lacks the first.
+    """One call. ``functions`` are one or two: the second where a driver lacks the first.
 
     ``fixed`` are arguments after the caller's own. ``unit`` is of the value, empty for a
     name or number. ``right`` is what a process needs for it beside opening the device.
@@ -255,13 +255,19 @@ CALLS: dict[str, Call] = {
 #: Codes on which the older function of a call is tried.
 _TRY_OLDER = frozenset({Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH})
 
-_watch_fd: int | None = None
+#: The watch file as memory: it says what is called without a call of its own, and what was
+#: written is there for whoever reads the file also when this process is killed.
+_watched: mmap | None = None
 
 
 def watch(fd: int | None) -> None:
     """Write the name of each call to this file before it is made; None: do not."""
-    global _watch_fd  # noqa: PLW0603 - a process has one library, and one who watches it
-    _watch_fd = fd
+    global _watched  # noqa: PLW0603 - a process has one library, and one who watches it
+    if fd is None:
+        _watched = None
+        return
+    os.ftruncate(fd, WATCH_BYTES)
+    _watched = mmap(fd, WATCH_BYTES)
 
 
 @lru_cache(maxsize=4096)
@@ -284,15 +290,14 @@ def read(name: str, *arguments: Any, about: str = "") -> Reading:
 def act(name: str, *arguments: Any, about: str = "") -> Any:
     """Make a call of the table and return its value; raise `Refused`."""
     call = CALLS[name]
-    if _watch_fd is not None:
-        os.pwrite(_watch_fd, _label(call.functions[0], about), 0)
-    last = len(call.functions) - 1
-    for at, function in enumerate(call.functions):
-        try:
-            value = invoke(function, (*arguments, *call.fixed))
-        except Refused as refused:
-            if at == last or refused.code not in _TRY_OLDER:
-                raise
-        else:
-            return value if call.convert is None else call.convert(value)
-    raise AssertionError("the last function of a call returns or raises")
+    if _watched is not None:
+        _watched[:] = _label(call.functions[0], about)
+    first, *older = call.functions
+    given = (*arguments, *call.fixed) if call.fixed else arguments
+    try:
+        value = invoke(first, given)
+    except Refused as refused:
+        if not older or refused.code not in _TRY_OLDER:
+            raise
+        value = invoke(older[0], given)
+    return value if call.convert is None else call.convert(value)

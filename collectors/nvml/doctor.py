@@ -103,6 +103,17 @@ def _processes(root: Path) -> tuple[State, str]:
     return "denied", "other users' processes are hidden, or this is a container's own view"
 
 
+def _open_files(root: Path) -> tuple[State, str]:
+    """Say whether others' open files can be read: those of the first process stand for all."""
+    try:
+        next(iter((root / "proc/1/fd").iterdir()), None)
+    except PermissionError:
+        return "denied", "other users' open files may not be read"
+    except OSError as error:
+        return "absent", error.strerror or str(error)
+    return "ok", "open files of all processes can be read"
+
+
 def _iommu(root: Path) -> tuple[State, str]:
     try:
         groups = len(list((root / "sys/kernel/iommu_groups").iterdir()))
@@ -126,6 +137,11 @@ _HOST: tuple[tuple[str, Callable[[Path], tuple[State, str]], str], ...] = (
         "workloads cannot open MIG slices (nvidia-modprobe makes the nodes)",
     ),
     ("processes", _processes, "a pid that NVML names cannot be checked: cleaning is not proved"),
+    (
+        "open files",
+        _open_files,
+        "who holds a device open that NVML does not list is not seen (CAP_SYS_PTRACE)",
+    ),
     ("kernel log", _readable("dev/kmsg"), "a GPU that is lost without an event is seen late"),
     ("IOMMU", _iommu, "devices cannot be passed through"),
 )

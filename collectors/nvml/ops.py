@@ -21,7 +21,7 @@ from collectors.nvml.survey import survey
 from collectors.nvml.use import read_use, read_uses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from collectors.nvml.session import Session
 
@@ -30,6 +30,11 @@ __all__ = ["OPS"]
 
 def _host(session: Session) -> Any:
     return session.host()
+
+
+def _several(session: Session, *, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
+    with session.one_question():
+        return [OPS[name](session, **arguments) for name, arguments in questions]
 
 
 #: Name -> what it does. Each takes a `Session` first, then keywords.
@@ -49,6 +54,9 @@ OPS: dict[str, Callable[..., Any]] = {
     "events": read_events,
     # (uuid) -> Signs: how it is
     "signs": read_signs,
+    # (questions: (name, arguments), ...) -> their answers: what one round asks, none of which
+    # changes anything
+    "several": _several,
     # (uuid) -> {call: why}: which calls work
     "survey": survey,
     # The steps of a change of partitions; each is one call that changes something.

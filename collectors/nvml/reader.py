@@ -7,6 +7,7 @@ sick device does not cost the others a restart of the process at every turn.
 from __future__ import annotations
 
 import time
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,11 @@ from collectors.nvml.readings import Device, DeviceUse, Happenings, Host, Proces
 from collectors.nvml.watchdog import ChildFailed, Hung
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from collectors.nvml.watchdog import Asker
 
-__all__ = ["DIED", "HUNG", "Inventory", "NvmlReader"]
+__all__ = ["DIED", "HUNG", "Inventory", "NvmlReader", "Wanted"]
 
 #: What ``why`` begins with when a call did not return, and when the process died in it.
 HUNG = "hung"
@@ -42,6 +43,9 @@ _SIGNS: TypeAdapter[Signs] = TypeAdapter(Signs)
 _ALL_USES: TypeAdapter[list[DeviceUse]] = TypeAdapter(list[DeviceUse])
 _PROCESSES: TypeAdapter[tuple[Process, ...] | None] = TypeAdapter(tuple[Process, ...] | None)
 
+#: The name of a question, and its arguments.
+_Question = tuple[str, dict[str, Any]]
+
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
@@ -52,6 +56,16 @@ class Inventory:
 
     host: Host
     devices: tuple[Device, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is about to be asked: arguments of the methods of the same names; None: nothing."""
+
+    uses: dict[str, Any] | None
+    pulse: tuple[list[str], list[str]] | None
+    signs: list[str]
+    events: list[str] | None
 
 
 @dataclass(slots=True)
@@ -71,6 +85,57 @@ class NvmlReader:
         self._asker = asker
         self._clock = clock
         self._resting: dict[str, _Rest] = {}
+        #: Answers that were got ahead, by the question's name and device.
+        self._ahead: dict[tuple[str, str | None], Any] = {}
+
+    @asynccontextmanager
+    async def at_once(self, wanted: Wanted) -> AsyncIterator[None]:
+        """Ask by one question what is then asked within the block, one after the other.
+
+        Each question wakes two processes, which costs more than most answers. Where a call
+        hangs its device rests, and what is asked in the block is asked apart, of the others.
+        """
+        await self._get_ahead(self._questions(wanted))
+        try:
+            yield
+        finally:
+            self._ahead.clear()
+
+    async def _get_ahead(self, questions: list[_Question]) -> None:
+        if len(questions) <= 1:
+            return
+        try:
+            answers = await self._asker.ask("several", questions=questions)
+        except Hung as hung:
+            about = next((uuid for uuid in _devices_of(questions) if uuid in hung.call), None)
+            if about is not None:
+                self._rest(about, _why(hung), self._resting.get(about))
+        except ChildFailed:
+            return  # in which of them it has died is told when they are asked apart
+        else:
+            self._ahead = {
+                (op, arguments.get("uuid")): answer
+                for (op, arguments), answer in zip(questions, answers, strict=True)
+            }
+
+    def _questions(self, wanted: Wanted) -> list[_Question]:
+        """Return the questions; events last, so that none is lost by a call that hangs."""
+        found: list[_Question] = []
+        if wanted.uses is not None and not self._rests(_USES):
+            found.append(self._of_uses(**wanted.uses))
+        if wanted.pulse is not None:
+            found.append(self._of_pulse(*wanted.pulse))
+        found += [("signs", {"uuid": uuid}) for uuid in self._awake(wanted.signs)]
+        if wanted.events is not None and not self._rests(_EVENTS):
+            found.append(self._of_events(wanted.events, 0))
+        return found
+
+    async def _ask(self, op: str, **arguments: Any) -> Any:
+        """Ask, unless it was asked ahead: each answer is good once."""
+        about = (op, arguments.get("uuid"))
+        if about in self._ahead:
+            return self._ahead.pop(about)
+        return await self._asker.ask(op, **arguments)
 
     async def host(self) -> Host:
         """Read driver and listing."""
@@ -102,10 +167,11 @@ class NvmlReader:
         named = list(uuids)
         if self._rests(_USES):
             return [DeviceUse(uuid, self._resting[_USES].why) for uuid in named]
-        asked = [uuid for uuid in named if not self._rests(uuid)]
+        op, arguments = self._of_uses(named, since_us=since_us, **more)
+        asked = arguments["uuids"]
         found, why = {}, ""
         try:
-            answer = await self._asker.ask("uses", uuids=asked, since_us=since_us, **more)
+            answer = await self._ask(op, **arguments)
             found = {one.uuid: one for one in _ALL_USES.validate_python(answer)}
         except Hung as hung:
             why = _why(hung)
@@ -113,7 +179,12 @@ class NvmlReader:
             self._rest(about, why, self._resting.get(about))
         except ChildFailed as failed:
             why = f"{DIED}: {failed}"
-        return [found.get(uuid) or DeviceUse(uuid, why or "resting") for uuid in named]
+        return [found.get(uuid) or DeviceUse(uuid, why or self._rested(uuid)) for uuid in named]
+
+    def _of_uses(
+        self, uuids: Iterable[str], *, since_us: dict[str, int] | None = None, **more: bool
+    ) -> _Question:
+        return "uses", {"uuids": self._awake(uuids), "since_us": since_us, **more}
 
     async def processes(self, uuid: str) -> tuple[Process, ...] | None:
         """Read who is on a device; None when that cannot be said, which is not nobody."""
@@ -138,10 +209,11 @@ class NvmlReader:
         """
         if self._rests(_EVENTS):
             return Happenings(why=self._resting[_EVENTS].why)
-        asked = [uuid for uuid in uuids if not self._rests(uuid)]
+        op, arguments = self._of_events(uuids, wait_ms)
+        asked = arguments["uuids"]
         about = _EVENTS
         try:
-            found = await self._asker.ask("events", uuids=asked, wait_ms=wait_ms)
+            found = await self._ask(op, **arguments)
         except Hung as hung:
             about = next((uuid for uuid in asked if uuid in hung.call), _EVENTS)
             return Happenings(why=self._rest(about, _why(hung), self._resting.get(about)))
@@ -151,6 +223,9 @@ class NvmlReader:
         self._resting.pop(_EVENTS, None)
         return _HAPPENINGS.validate_python(found)
 
+    def _of_events(self, uuids: Iterable[str], wait_ms: int) -> _Question:
+        return "events", {"uuids": self._awake(uuids), "wait_ms": wait_ms}
+
     async def pulse(
         self, uuids: list[str], whole: Iterable[str]
     ) -> tuple[set[str], list[Device]] | None:
@@ -159,11 +234,11 @@ class NvmlReader:
         None: everything is to be read. Of devices that rest nothing is asked: they are due
         when their time comes.
         """
-        resting = {uuid for uuid in uuids if self._rests(uuid)}
-        asked = [uuid for uuid in uuids if uuid not in resting]
+        op, arguments = self._of_pulse(uuids, whole)
+        asked = arguments["uuids"]
+        resting = set(uuids) - set(asked)
         try:
-            turn = [uuid for uuid in whole if uuid in asked]
-            found = await self._asker.ask("pulse", uuids=asked, whole=turn)
+            found = await self._ask(op, **arguments)
         except Hung as hung:
             about = next((uuid for uuid in asked if uuid in hung.call), None)
             if about is None:
@@ -175,6 +250,10 @@ class NvmlReader:
         if found["listing"]:
             return None
         return set(found["changed"]) | resting, _DEVICES.validate_python(found["read"])
+
+    def _of_pulse(self, uuids: Iterable[str], whole: Iterable[str]) -> _Question:
+        asked = self._awake(uuids)
+        return "pulse", {"uuids": asked, "whole": [uuid for uuid in whole if uuid in asked]}
 
     async def inventory(self) -> Inventory:
         """Read the node: the listing, then each device by UUID, one after the other."""
@@ -188,13 +267,20 @@ class NvmlReader:
         if rest is not None and self._rests(uuid):
             return None, rest.why
         try:
-            found = await self._asker.ask(op, uuid=uuid, **more)
+            found = await self._ask(op, uuid=uuid, **more)
         except Hung as hung:
             return None, self._rest(uuid, _why(hung), rest)
         except ChildFailed as failed:
             return None, self._rest(uuid, f"{DIED}: {failed}", rest)
         self._resting.pop(uuid, None)
         return found, ""
+
+    def _rested(self, name: str) -> str:
+        rest = self._resting.get(name)
+        return "resting" if rest is None else rest.why
+
+    def _awake(self, uuids: Iterable[str]) -> list[str]:
+        return [uuid for uuid in uuids if not self._rests(uuid)]
 
     def _rests(self, name: str) -> bool:
         rest = self._resting.get(name)
@@ -205,6 +291,12 @@ class NvmlReader:
         for_s = _REST_S if before is None else min(2 * before.for_s, _LONGEST_REST_S)
         self._resting[uuid] = _Rest(why, self._clock() + for_s, for_s)
         return why
+
+
+def _devices_of(questions: list[_Question]) -> set[str]:
+    """Return the devices that questions are about."""
+    lists = [arguments.get("uuids", [arguments.get("uuid")]) for _, arguments in questions]
+    return {uuid for one in lists for uuid in one}
 
 
 def _why(hung: Hung) -> str:

@@ -260,6 +260,11 @@ def _as_known(device: Device, known: Mapping[str, Device]) -> Device:
     return replace(known[device.uuid], why=device.why)
 
 
+def _cuda(number: int | None) -> str | None:
+    """Return CUDA's version as people write it: 13010 is 13.1."""
+    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
+
 def node_inventory(
     inventory: Inventory,
     standing: Standing,
@@ -310,6 +315,7 @@ def node_inventory(
             cpu_milli=facts.cpu_milli,
             memory_mib=facts.memory_mib,
             driver=host.driver,
+            cuda=_cuda(host.cuda),
             labels=dict(standing.labels),
             devices=tuple(reports),
             node_time_us=node_time_us,

@@ -54,14 +54,26 @@ class Rounds:
         self._before_s = 0.0
         #: How many devices' turn it is; what is less than one is kept for the next round.
         self._turn = 0.0
+        self._planned: tuple[list[str], list[str]] | None = None
 
     def distrust(self) -> None:
         """Read everything at the next round: something has happened that only that tells."""
-        self._last = None
+        self._last = self._planned = None
+
+    def plan(self) -> tuple[list[str], list[str]] | None:
+        """Return what `next` will ask of `NvmlReader.pulse`; None: it reads everything."""
+        last = self._last
+        if last is None or last.host.why or None in [one.uuid for one in last.host.listed]:
+            return None
+        if self._planned is None:
+            well = [one.uuid for one in last.devices if not one.why]
+            self._planned = (well, self._in_turn(last, self._clock()))
+        return self._planned
 
     async def whole(self) -> Look:
         """Read the listing and every device."""
         self._last, self._before_s = await self._reader.inventory(), self._clock()
+        self._planned = None
         devices = self._last.devices
         self._read_s = {one.uuid: self._before_s for one in devices}
         self._steady = {one.uuid: _steady(one) for one in devices}
@@ -69,17 +81,14 @@ class Rounds:
 
     async def next(self) -> Look:
         """Read what is due; of the first round that is everything."""
-        last = self._last
-        if last is None or last.host.why or None in [one.uuid for one in last.host.listed]:
+        last, planned = self._last, self.plan()
+        if last is None or planned is None:
             return await self.whole()
-        now_s = self._clock()
-        turn = self._in_turn(last, now_s)
-        well = [one.uuid for one in last.devices if not one.why]
-        found = await self._reader.pulse(well, turn)
+        now_s, self._planned = self._clock(), None
+        found = await self._reader.pulse(*planned)
         if found is None:
             return await self.whole()
         due = found[0] | {one.uuid for one in last.devices if one.why}
-        self._before_s = now_s
         read = {one.uuid: one for one in found[1]}
         read |= {uuid: await self._reader.device(uuid, watched=True) for uuid in sorted(due)}
         news = False
@@ -95,6 +104,7 @@ class Rounds:
     def _in_turn(self, last: Inventory, now_s: float) -> list[str]:
         """Return the devices whose turn it is: a share of all that is the time's of a pass."""
         self._turn += len(last.devices) * (now_s - self._before_s) / self._pass_s
+        self._before_s = now_s
         count = min(int(self._turn + _ALMOST), len(last.devices))
         self._turn -= count
         return sorted(self._read_s, key=lambda uuid: self._read_s[uuid])[:count]

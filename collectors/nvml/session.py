@@ -8,6 +8,7 @@ its MIG devices are kept as long; a change of partitions forgets what it has tou
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from collectors.nvml.events import Registered
 from collectors.nvml.readings import Host, Sighting
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
 __all__ = ["Kept", "Session", "Unit"]
 
@@ -64,7 +65,7 @@ class Kept:
         found = self.readings.get(name)
         if found is None:
             found = read(name, *arguments, about=about)
-            if found.absent:
+            if found.code is not Code.SUCCESS and found.absent:
                 self.readings[name] = found
         return found
 
@@ -89,6 +90,8 @@ class Session:
         self.events = Registered()
         self._kept: dict[str, Kept] = {}
         self._listed = 0
+        #: Handles that were seen to be good within the question that is being answered.
+        self._good: set[str] | None = None
 
     def open(self) -> Reading:
         """Open NVML if it is not; the reading says why that cannot be."""
@@ -104,13 +107,15 @@ class Session:
             self.drop_events()
             read("shutdown")
         self._open, self._listed = False, 0
-        self._handles.clear()
+        self._drop_handles()
         self._kept.clear()
 
     def forget(self, uuid: str) -> None:
         """Take all of the device anew at the next use: after a reset or a change of mode."""
         self._handles.pop(uuid, None)
         self._kept.pop(uuid, None)
+        if self._good is not None:
+            self._good.discard(uuid)
         self.events.forget(uuid)
 
     def drop_events(self) -> None:
@@ -131,7 +136,7 @@ class Session:
         count = self._fresh("device_count")
         if count.why:
             return Host(count.why)
-        self._handles.clear()
+        self._drop_handles()
         self._listed = count.value
         listed = tuple(self._sight(index) for index in range(min(count.value, MOST_DEVICES)))
         names = {name: read(name).value for name in ("driver", "library", "cuda")}
@@ -163,11 +168,30 @@ class Session:
         self._handles[uuid.value] = handle.value
         return Sighting(index, uuid.value)
 
+    def _drop_handles(self) -> None:
+        self._handles.clear()
+        if self._good is not None:
+            self._good.clear()
+
+    @contextmanager
+    def one_question(self) -> Iterator[None]:
+        """Look once whether a device's handle is good, however much is asked of it here."""
+        self._good = set()
+        try:
+            yield
+        finally:
+            self._good = None
+
     def handle(self, uuid: str) -> Reading:
         """Return the device's handle, or why there is none; a stale one is taken anew."""
-        if uuid in self._handles:
-            if read("uuid", self._handles[uuid], about=uuid).value == uuid:
-                return Reading(self._handles[uuid])
+        known = self._handles.get(uuid)
+        if known is not None:
+            if self._good is not None and uuid in self._good:
+                return Reading(known)
+            if read("uuid", known, about=uuid).value == uuid:
+                if self._good is not None:
+                    self._good.add(uuid)
+                return Reading(known)
             self.forget(uuid)
         found = self._fresh("by_uuid", uuid)
         if not found.why:

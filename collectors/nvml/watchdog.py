@@ -187,4 +187,4 @@ class NvmlChild:
 
     def _where(self) -> str:
         """Return the call that the child is in, from the watch file."""
-        return os.pread(self._watch.fileno(), WATCH_BYTES, 0).decode(errors="replace").strip()
+        return os.pread(self._watch.fileno(), WATCH_BYTES, 0).decode(errors="replace").strip("\0 ")

@@ -73,20 +73,33 @@ class UseWatch:
         self._idleness = Idleness(journal.fact(_IDLE) or (), after_us=self.options.idle_after_us)
         self._window = Window()
         self._began_us = self._sampled_us = journal.clock.steady_us()
+        #: When the next sample is due, by the steady clock (us).
+        self.due_us = self._began_us
+        self._planned: dict[str, Any] | None = None
         # The first sample reads them, so that the next has something to compare with.
         self._counted_us = self._began_us - self.options.counters_us
         self._stamps: dict[str, int] = {}
         self._number = 0
 
-    async def sample(self) -> Said | None:
-        """Take a sample; return the window's record when one is over."""
+    def plan(self) -> dict[str, Any]:
+        """Return what the sample that is due now will ask of `NvmlReader.uses`."""
+        now_us = self._journal.clock.steady_us()
+        # What was late is not caught up: two samples at once would say nothing more.
+        self.due_us = max(self.due_us + self.options.sample_us, now_us)
         # A sample that comes a little early ends a window rather than one that comes late.
-        now_us = self._journal.clock.steady_us() + self.options.sample_us // 2
-        wide = now_us - self._began_us >= self.options.window_us
-        counted = wide or now_us - self._counted_us >= self.options.counters_us
+        soon_us = now_us + self.options.sample_us // 2
+        wide = soon_us - self._began_us >= self.options.window_us
+        counted = wide or soon_us - self._counted_us >= self.options.counters_us
         uuids = list(self._devices())
         since = {uuid: self._stamps.get(uuid, 0) for uuid in uuids} if wide else None
-        uses = await self._reader.uses(uuids, wide=wide, counted=counted, since_us=since)
+        self._planned = {"uuids": uuids, "wide": wide, "counted": counted, "since_us": since}
+        return self._planned
+
+    async def sample(self) -> Said | None:
+        """Take a sample, as it was planned if it was; return the window's record if it is over."""
+        planned, self._planned = self._planned or self.plan(), None
+        wide, counted = planned["wide"], planned["counted"]
+        uses = await self._reader.uses(**planned)
         now_us = self._journal.clock.steady_us()
         # A sample that did not come is nobody's: the next one does not stand for its time.
         span_us = min(now_us - self._sampled_us, 2 * self.options.sample_us)
@@ -104,6 +117,9 @@ class UseWatch:
     def _follow(self, now_us: int, spans: _Spans, uses: list[DeviceUse]) -> None:
         """Say how busy the leases' units were; shared ones once a window, by their processes."""
         held = self._journal.held()
+        self._idleness.keep({lease for lease, _, _ in held})
+        if not held:
+            return
         busy = {unit: value for use in uses for unit, value in busy_of(use).items()}
         work = {unit: value for use in uses for unit, value in work_of(use).items()}
         by_device = {use.uuid: use for use in uses}
@@ -124,7 +140,6 @@ class UseWatch:
             for span_us, busy_of_leases in seen.items()
             for edge in self._idleness.see(now_us, span_us, busy_of_leases)
         ]
-        self._idleness.keep({lease for lease, _, _ in held})
         if edges:
             with self._journal.transaction():
                 for edge in edges:

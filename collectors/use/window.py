@@ -21,13 +21,10 @@ __all__ = ["Window", "busy_of", "work_of"]
 #: Means of a device: field of the record -> what a sample has of it.
 _MEANS: dict[str, Callable[[DeviceUse], int | None]] = {
     "busy_permille": lambda one: _permille(one.gpu_percent),
-    "sm_permille": lambda one: one.sm_permille,
-    "dram_permille": lambda one: one.dram_permille,
     "encoder_permille": lambda one: _permille(one.encoder_percent),
     "decoder_permille": lambda one: _permille(one.decoder_percent),
-    "sm_mhz": lambda one: one.sm_mhz,
 }
-#: Those of them that samples have which read counters.
+#: Means, by the same name in both, of what only samples have which read counters.
 _COUNTED = ("sm_permille", "dram_permille", "sm_mhz")
 #: What the last sample says, of those that are asked for everything.
 _LAST = ("memory_temperature_c", "memory_mhz", "video_mhz", "power_mw")
@@ -171,9 +168,12 @@ class Window:
 def _add(device: _Device, span_us: int, use: DeviceUse, counted_us: int) -> None:
     device.samples += 1
     if not device.means:
-        device.means = {name: _Mean() for name in _MEANS}
+        device.means = {name: _Mean() for name in (*_MEANS, *_COUNTED)}
     for name, read in _MEANS.items():
-        device.means[name].add(read(use), counted_us if name in _COUNTED else span_us)
+        device.means[name].add(read(use), span_us)
+    if counted_us:
+        for name in _COUNTED:
+            device.means[name].add(getattr(use, name), counted_us)
     if use.temperature_c is not None:
         device.temperature_c = max(use.temperature_c, device.temperature_c or use.temperature_c)
     if use.clock_reasons is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.amounts import mib_text
 from ledger.answers.trials import Change, runs, with_need, with_run
 from ledger.core.line.asking import over_quota
 from ledger.core.placing.placement import charge_of, shortfall
@@ -133,7 +134,7 @@ def _told(kind: str, found: Placement) -> str:
     return {
         "model": f"model {model} instead",
         "pool": f"pool {pool} instead",
-        "memory": f"devices of {memory_mib} MiB instead ({model})",
+        "memory": f"devices of {mib_text(memory_mib)} instead ({model})",
         "beside": "less CPU or memory beside the devices",
     }.get(kind, f"{model} in pool {pool}")
 

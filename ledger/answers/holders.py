@@ -8,14 +8,17 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ledger.answers.outages import Outages
 from ledger.core.derived.deadlines import expected_end
+from ledger.core.derived.makers import FAILED
 from ledger.core.quotas.quota import borrowing, chain, holder_of, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ledger.answers.outages import Outage
     from ledger.answers.rules import Asking
-    from ledger.core.state import Lease, State
+    from ledger.core.state import Device, Lease, State
 
 __all__ = ["NAMED", "OF_QUOTA", "Holder", "Line", "holders_of", "line_of", "out_of_use"]
 
@@ -145,20 +148,46 @@ def _kind_of(state: State, unit: str) -> DeviceKind | None:
     return (pool, device.model, device.memory_mib, "" if item is None else item.profile)
 
 
-def out_of_use(state: State, asking: Asking) -> Iterator[str]:
-    """Name devices of the kinds asked for that nobody may have now, and why."""
+def out_of_use(
+    state: State, asking: Asking, outages: Outages | None = None
+) -> Iterator[tuple[str, Outage | None]]:
+    """Name devices of the kinds asked for that nobody may have now, and why.
+
+    With what the records say of it (``outages``), where it is on record.
+    """
     wanted = {key[:3] for key in state.index.matches(state, asking.need)}
+    told = Outages() if outages is None else outages
     for uuid, device in sorted(state.devices.items()):
         node = state.nodes[device.node]
         if (node.pool, device.model, device.memory_mib) not in wanted:
             continue
-        if device.quarantine is not None:
-            yield f"{uuid}: in quarantine: {device.quarantine}"
-        elif device.health != "healthy":
-            yield f"{uuid}: {device.health}"
-        elif node.state != "online":
-            yield f"{uuid}: node {node.name} is {node.state}"
-        elif device.kept_for not in (None, asking.asker.request):
-            yield f"{uuid}: kept for {device.kept_for}"
-        elif any(hold.cleaning for hold in device.holds.values()):
-            yield f"{uuid}: being cleaned"
+        why = _out(state, device, asking)
+        if why is None:
+            continue
+        kind, about, short = why
+        cause = told.of(state.cell, kind, about)
+        whose = f"node {about}: " if kind == "node" else f"slice {about}: " if about != uuid else ""
+        yield f"{uuid}: {short}" if cause is None else f"{uuid}: {whose}{cause.text}", cause
+
+
+def _out(state: State, device: Device, asking: Asking) -> tuple[str, str, str] | None:
+    """Return what keeps a device from the asker: in which way, what of it, and in short."""
+    node, uuid = state.nodes[device.node], device.uuid
+    if device.quarantine is not None:
+        return "quarantine", uuid, f"in quarantine: {device.quarantine}"
+    if device.health != "healthy":
+        return "health", uuid, device.health
+    if node.state != "online":
+        return "node", node.name, f"node {node.name} is {node.state}"
+    if device.kept_for not in (None, asking.asker.request):
+        return "", uuid, f"kept for {device.kept_for}"
+    if any(hold.cleaning for hold in device.holds.values()):
+        return "", uuid, "being cleaned"
+    if asking.need.mode == "mig":
+        for name in device.slices:
+            item = state.slices[name]
+            if item.quarantine is not None:
+                return "quarantine", name, f"slice {name} in quarantine: {item.quarantine}"
+        if f"{FAILED} {uuid}" in state.alarms:
+            return "partition", uuid, "a change of its partitions has failed"
+    return None

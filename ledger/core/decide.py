@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.decisions.compatibility import COMPATIBILITIES
 from ledger.core.decisions.due import fire
 from ledger.core.decisions.links import LINKS
+from ledger.core.decisions.mig_mode import MODES
 from ledger.core.decisions.orders import ORDERS
 from ledger.core.decisions.partition import PARTITIONS
 from ledger.core.decisions.policy import POLICY
@@ -54,6 +55,7 @@ _RULES: dict[str, Callable[[Turn, Input], Answer]] = (
     | TEMPLATES
     | PRICES
     | PARTITIONS
+    | MODES
     | OBSERVATIONS
     | ORDERS
 )

@@ -46,7 +46,14 @@ from ledger.core.terms import facts_from_plain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["canonical", "digest", "load_fold", "save_fold"]
+__all__ = [
+    "canonical",
+    "digest",
+    "load_fold",
+    "load_parts",
+    "save_fold",
+    "save_parts",
+]
 
 _TABLES: dict[str, type[Any]] = {
     "pools": Pool,
@@ -70,19 +77,26 @@ _TABLES: dict[str, type[Any]] = {
 _PLAIN = tuple(one.name for one in fields(State) if one.name not in _TABLES and one.name != "index")
 
 
-def canonical(state: State) -> bytes:
-    """Return the state's canonical bytes.
+def canonical(state: State, *, with_ids: bool = True) -> bytes:
+    """Return the state's canonical bytes; without ``with_ids`` those of all but ``seen``.
 
     Tables are sorted by id; ``seen`` keeps the log's own order, which equal
     logs share and a sort of a million ids would only cost.
     """
+    plain = _ordered(state)
+    if not with_ids:
+        del plain["seen"]
+    return orjson.dumps(plain)
+
+
+def _ordered(state: State) -> dict[str, Any]:
     ordered: dict[str, Any] = {name: dict(sorted(getattr(state, name).items())) for name in _TABLES}
     for name in _PLAIN:
         ordered[name] = getattr(state, name)
     ordered["requests"] = {
         name: _request_plain(request) for name, request in ordered["requests"].items()
     }
-    return orjson.dumps(ordered)
+    return ordered
 
 
 def _request_plain(request: Request) -> dict[str, Any]:
@@ -100,10 +114,8 @@ def digest(cells: Mapping[str, State]) -> str:
 
 
 def save_fold(fold: Fold) -> bytes:
-    """Return the fold as bytes that `load_fold` reads: head and cells."""
-    parts = [orjson.dumps(fold.head)]
-    parts += [canonical(fold.cells[name]) for name in sorted(fold.cells)]
-    return b"\n".join(parts)
+    """Return the fold as bytes that `load_fold` reads."""
+    return b"\n".join(save_parts(fold))
 
 
 def load_fold(data: bytes) -> Fold:
@@ -111,10 +123,38 @@ def load_fold(data: bytes) -> Fold:
 
     Raise ValueError, TypeError or KeyError when it is none.
     """
-    head, *cells = data.split(b"\n")
+    lines = data.split(b"\n")
+    cells = 1 + (len(lines) - 1) // 2
+    return load_parts(b"\n".join(lines[:cells]), b"\n".join(lines[cells:]))
+
+
+def save_parts(fold: Fold, *, with_ids: bool = True) -> tuple[bytes, bytes]:
+    """Return the head with the cells, and apart from them the ids that the cells remember.
+
+    Most of a long log's state are those ids, which only a writer has to know; without
+    ``with_ids`` nothing is returned of them.
+    """
+    cells, ids = [orjson.dumps(fold.head)], []
+    for name in sorted(fold.cells):
+        plain = _ordered(fold.cells[name])
+        seen = plain.pop("seen")
+        cells.append(orjson.dumps(plain))
+        if with_ids:
+            ids.append(orjson.dumps(seen))
+    return b"\n".join(cells), b"\n".join(ids)
+
+
+def load_parts(cells: bytes, ids: bytes | None) -> Fold:
+    """Return the fold of `save_parts`, not `ready` yet; without ``ids`` it remembers none.
+
+    Such a fold is for reading: records go on changing it as they would change the whole
+    one, in all but ``seen``. Raises as `load_fold` does.
+    """
+    head, *lines = cells.split(b"\n")
     fold = Fold(Head(**orjson.loads(head)), indexed=False)
-    for one in cells:
-        state = _load_state(orjson.loads(one))
+    remembered = [b"{}"] * len(lines) if ids is None else ids.split(b"\n") if ids else []
+    for line, seen in zip(lines, remembered, strict=True):
+        state = _load_state(orjson.loads(line) | {"seen": orjson.loads(seen)})
         fold.cells[state.cell] = state
     return fold
 

@@ -17,7 +17,7 @@ from ledger.core.derived.index import rebuild
 from ledger.core.derived.unindexed import Unindexed
 from ledger.core.evolve import HANDLERS, RuleBroken, empty, settle
 from ledger.core.lifecycles import IllegalTransition
-from schemas.records import RECORD_VERSION
+from schemas.limits import RECORD_VERSION
 from schemas.upcast import UnknownVersion, upcast
 
 if TYPE_CHECKING:

@@ -227,7 +227,7 @@ def _orders(state: State) -> Iterator[Violation]:
         if order.kind == "clean":
             if lease is not None:
                 yield Violation("A7", order.id, f"cleans after {lease.id}, which is not over")
-        elif order.kind == "partition":
+        elif order.kind in ("partition", "mode"):
             continue
         elif lease is None or lease.parts[order.node].stop_order != order.id:
             yield Violation("A7", order.id, f"stops {order.lease}, which does not wait for it")

@@ -227,6 +227,9 @@ def _order(state: State, name: str) -> Message:
         "units": unit_names(state, order.units),
         "due_us": order.due_us,
     }
+    if order.kind == "mode":
+        del plain["lease"]
+        plain["enabled"] = order.enabled
     if order.kind == "partition":
         del plain["lease"]
         plain["steps"] = order.steps

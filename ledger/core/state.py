@@ -119,6 +119,7 @@ class Node:
     unsettled: str | None = None
     unsettled_us: int = 0
     driver: str = ""
+    cuda: str = ""
     labels: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -264,7 +265,6 @@ class Request:
     #: Where a place is kept for it: node -> units.
     kept: dict[str, list[str]] = field(default_factory=dict)
     plan: Plan | None = None
-    #: The reservation within which it runs.
     reservation: str | None = None
     #: What of its former place is kept for it while that is repaired (A10).
     repair: Repair | None = None
@@ -309,7 +309,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Order:
-    """An order that no node has answered yet. ``lease`` is empty for a partition order."""
+    """An order that no node has answered yet. ``lease`` is empty for one about partitions."""
 
     id: str
     kind: str
@@ -320,6 +320,7 @@ class Order:
     issued_us: int = 0
     request: str | None = None
     steps: list[dict[str, Any]] = field(default_factory=list)
+    enabled: bool | None = None
 
 
 @dataclass(slots=True)
@@ -356,6 +357,8 @@ class State:
     orders: dict[str, Order] = field(default_factory=dict)
     #: ``code about`` of an alarm that stands -> since when (µs). Raised once while it stands.
     alarms: dict[str, int] = field(default_factory=dict)
+    #: Device -> [changes of its partitions that failed in a row, when the last did (µs)].
+    partition_failures: dict[str, list[int]] = field(default_factory=dict)
     #: ``source#id`` of an input -> [fingerprint, code, time in µs], oldest first;
     #: for a request that has ended also [.., how it ended, leases it had].
     seen: dict[str, list[Any]] = field(default_factory=dict)

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
+from schemas.limits import MAX_LISTED_TEXT
+
 __all__ = [
     "FACTS",
     "Facts",
@@ -76,9 +78,6 @@ class Facts:
     vgpu_types: tuple[tuple[int, int, str], ...] = ()
 
 
-#: As much of a list as one line of text takes.
-_MOST_TEXT = 500
-
 _TERMS = {one.name: one.default for one in fields(Terms)}
 _FACTS = {one.name: one.default for one in fields(Facts)}
 #: What a device reports beside its size, by name.
@@ -102,7 +101,7 @@ def told(terms: Terms) -> dict[str, int | str | None]:
     for name, value in to_plain(terms).items():
         listed = isinstance(value, list)
         text = "|".join(map(_word, value)) if listed else value
-        found[name] = text[:_MOST_TEXT] if isinstance(text, str) else int(text)
+        found[name] = text[:MAX_LISTED_TEXT] if isinstance(text, str) else int(text)
     return found
 
 

@@ -184,6 +184,7 @@ def twin_of(state: State, like: Node, name: str) -> NodeInventory:
         cpu_milli=like.cpu_milli,
         memory_mib=like.memory_mib,
         driver=like.driver or None,
+        cuda=like.cuda or None,
         labels=like.labels,
         devices=tuple(_device(state, one, name) for one in devices if one.health != "gone"),
     )

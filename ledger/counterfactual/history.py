@@ -125,6 +125,8 @@ def order_key(event: Mapping[str, Any]) -> OrderKey:
             for step in event["steps"]
         )
         return ("partition", event["units"][0], *steps)
+    if event["kind"] == "mode":
+        return ("mode", event["units"][0], str(event["enabled"]))
     return (event["kind"], event["lease"], event["node"])
 
 

@@ -112,7 +112,7 @@ class Work:
         self.durations = self._durations(starts)
 
     def _durations(self, starts: list[int]) -> Durations:
-        found: dict[str, list[int]] = {"stop": [], "clean": [], "partition": []}
+        found: dict[str, list[int]] = {"stop": [], "clean": [], "partition": [], "mode": []}
         for key, orders in self.history.orders.items():
             for one in orders:
                 if one.answer is not None and one.answer.type != "order.failed":
@@ -205,7 +205,7 @@ class Work:
         return self._usual(key, one)
 
     def _usual(self, key: OrderKey, one: Ordered | None) -> Reply:
-        kind = "partition_step" if key[0] == "partition" else key[0]
+        kind = "partition_step" if key[0] in ("partition", "mode") else key[0]
         after_us = getattr(self.durations, kind)[0] * _steps_of(key)
         if one is not None and one.answer is not None:
             after_us = one.answer.after_us

@@ -40,7 +40,10 @@ Record = dict[str, Any]
 Event = dict[str, Any]
 #: Recorded inputs about a lease or an order: refused in the log, they must not be believed here.
 _OF_LEASE = frozenset(
-    {"task.started", "task.ended", "task.use", "lease.release", "lease.extend", "lease.reclaim"}
+    {
+        *("task.started", "task.begin", "task.ended", "task.use"),
+        *("lease.release", "lease.extend", "lease.reclaim"),
+    }
 )
 _OF_ORDER = frozenset({"order.done", "order.failed"})
 _AWAY = frozenset({"silent", "lost"})

@@ -8,13 +8,15 @@ ledger decides it once.
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ledger.log.port import LogDamaged, LogUnavailable
-from schemas.requests import LeaseExtend, LeaseRelease, RequestCancel
+from schemas.requests import LeaseExtend, LeaseRelease, RequestCancel, TaskBegin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from typing import Literal
 
     from ledger.client import Client, Sent
@@ -30,6 +32,9 @@ MAX_ID = 100
 _PATIENCE_S = 60.0
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 2.0
+
+#: How long it is waited at a command's end that its start is on the log, in seconds.
+_BEGUN_S = 2.0
 
 
 def attempt_of(lease: str) -> int:
@@ -61,6 +66,22 @@ class Talk:
         """Ask for a longer longest run, for the ``number``-th time."""
         name = f"extend.{attempt_of(lease)}.{number}"
         return await self.put(LeaseExtend(lease=lease, more_s=more_s), name)
+
+    @asynccontextmanager
+    async def telling_begun(self, lease: str, node: str, after_s: float) -> AsyncIterator[None]:
+        """Say beside what is done here that the command was started, ``after_s`` after the grant.
+
+        It is told for the record: a command neither waits for it nor fails with it.
+        """
+        said_us = time.time_ns() // 1000
+        told = TaskBegin(lease=lease, node=node, said_us=said_us, after_us=int(after_s * 1_000_000))
+        telling = asyncio.create_task(self.put(told, f"begin.{attempt_of(lease)}"))
+        try:
+            yield
+        finally:
+            await asyncio.wait([telling], timeout=_BEGUN_S)
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
 
     async def put(self, data: Model, name: str) -> Sent:
         """Put it on the log, again and again while that is away, always under one id."""

@@ -255,7 +255,7 @@ class Wrapper:
 
     async def _hold(self, granted: Reply) -> int:
         """Run the command under the lease; give the lease back; return the exit status."""
-        held = _Held(granted.lease or "")
+        began_s, held = self._clock(), _Held(granted.lease or "")
         self._owned = replace(self._owned, lease=held.lease)
         self._owners.write(self._owned)
         part = self._my_part(granted)
@@ -270,7 +270,6 @@ class Wrapper:
             **self._plan.environment,
             **task_environment(held.lease, self._talk.request, part),
         }
-        began_s = self._clock()
         try:
             command = await Command.start(self._plan.words, environment)
         except OSError as error:
@@ -278,7 +277,9 @@ class Wrapper:
             await self._end(held, "failed")
             return Command.failure_status(error)
         async with self._ended_with(command):
-            status = await self._attend(command, held, part)
+            after_s = self._clock() - began_s
+            async with self._talk.telling_begun(held.lease, part.node, after_s):
+                status = await self._attend(command, held, part)
             self._used_s += self._clock() - began_s
             await self._end(held, "failed" if status else "completed")
         return status

@@ -2,13 +2,14 @@
 
 Appends are transactions (WAL, ``synchronous=FULL``), so what was acknowledged
 survives a crash and a batch is in the file whole or not at all. Several
-processes may append to and read one file at once. All SQLite work is done on
-one thread per handle: a wait for another process's lock never stops the event loop.
+processes may append to and read one file at once. All SQLite work that may wait for another
+process's lock is done on one thread per handle, so that never stops the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from ledger.log.sqlite_file import errors, open_file, transaction
 from ledger.log.wakeup import Wakeup, read_or_wait, wall_clock_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["SqliteLog"]
 
@@ -58,6 +59,8 @@ _LAST = (
     "SELECT offset, time_us FROM records"
     " WHERE topic = ? AND partition = ? ORDER BY offset DESC LIMIT 1"
 )
+
+_THERE = "SELECT 1 FROM records WHERE topic = ? AND partition = ? AND offset >= ? LIMIT 1"
 
 _FIRST = "SELECT min(offset) FROM records WHERE topic = ? AND partition = ?"
 
@@ -87,12 +90,15 @@ class SqliteLog(Log):
         self._read_only = read_only
         self._closed = False
         self._counts: dict[str, int] = {}
-        self._wakeup = Wakeup()
-        #: How often a waiting reader looks; each look is some 0.1 ms of a core.
+        #: For each topic that is waited for, and what is: topic, partition, offset.
+        self._wakeups: dict[str, Wakeup] = {}
+        self._waiting: list[tuple[str, int, int]] = []
+        #: How often a waiting reader looks.
         self.poll_s = POLL_S
-        self._waiting = 0
         self._watcher: asyncio.Task[None] | None = None
         self._db = open_file(self._path, read_only=read_only, lock_timeout_s=lock_timeout_s)
+        #: A second connection, of the event loop's own thread: see `_watch`.
+        self._glance: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpuledger-sqlite")
 
     async def partitions(self, topic: str) -> int:
@@ -112,7 +118,9 @@ class SqliteLog(Log):
     ) -> list[int]:
         """See `Log.append`. The whole call is one transaction."""
         check_sizes(entries)
-        return await self._run("append", self._append, topic, partition, entries)
+        offsets = await self._run("append", self._append, topic, partition, entries)
+        self._notify({topic})
+        return offsets
 
     async def append_all(
         self, batches: Mapping[TopicPartition, Sequence[Entry]]
@@ -120,11 +128,15 @@ class SqliteLog(Log):
         """See `Log.append_all`. One transaction: all or nothing."""
         for entries in batches.values():
             check_sizes(entries)
-        return await self._run("append", self._append_batches, batches)
+        offsets = await self._run("append", self._append_batches, batches)
+        self._notify({topic for topic, _ in batches})
+        return offsets
 
     async def restore(self, topic: str, partition: int, records: Sequence[Record]) -> list[int]:
         """See `Log.restore`. One transaction."""
-        return await self._run("append", self._restore, topic, partition, records)
+        offsets = await self._run("append", self._restore, topic, partition, records)
+        self._notify({topic})
+        return offsets
 
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
@@ -133,13 +145,20 @@ class SqliteLog(Log):
         read_now = partial(self._run, "read", self._read, topic, partition, start, limit)
         if wait_s <= 0:
             return await read_now()
-        self._waiting += 1
+        waits = (topic, partition, start)
+
+        async def read_if_there() -> list[Record]:
+            known = topic in self._counts and partition in range(self._counts[topic])
+            return await read_now() if not known or self._is_there(*waits) else []
+
+        self._waiting.append(waits)
+        wakeup = self._wakeups.setdefault(topic, Wakeup())
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch())
         try:
-            return await read_or_wait(self._wakeup, read_now, wait_s)
+            return await read_or_wait(wakeup, read_if_there, wait_s)
         finally:
-            self._waiting -= 1
+            self._waiting.remove(waits)
 
     async def values(
         self, topic: str, partition: int, start: int, limit: int = 1000
@@ -160,9 +179,12 @@ class SqliteLog(Log):
         if self._closed:
             return
         self._closed = True
-        self._wakeup.notify()
+        self._notify(self._wakeups)
         if self._watcher is not None:
             self._watcher.cancel()
+        if self._glance is not None:
+            # The last connection to close puts the write-ahead log away; this one cannot.
+            self._glance.close()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
         self._thread.shutdown(wait=False)
 
@@ -177,29 +199,47 @@ class SqliteLog(Log):
             with errors(self._path, doing):
                 return work(*args)
 
-        result = await asyncio.get_running_loop().run_in_executor(self._thread, guarded)
-        if doing == "append":
-            self._wakeup.notify()
-        return result
+        return await asyncio.get_running_loop().run_in_executor(self._thread, guarded)
+
+    def _notify(self, topics: Iterable[str]) -> None:
+        """Wake those who wait for something in these topics."""
+        for topic in topics:
+            if topic in self._wakeups:
+                self._wakeups[topic].notify()
 
     async def _watch(self) -> None:
-        """Wake the waiting readers when another process has committed."""
+        """Wake the readers for whom somebody has committed something.
+
+        It asks through a connection of its own, which never waits for a lock: that takes no
+        hand-over to another thread, as many times a second as it is done.
+        """
         seen: int | None = None
+        clock = asyncio.get_running_loop().time
+        next_s = clock()
         while self._waiting and not self._closed:
             try:
-                version = await self._run("read", self._data_version)
-            except LogError:
-                # The readers look for themselves and get the error to their callers.
-                self._wakeup.notify()
-                return
-            if version != seen:
+                version = self._glanced("PRAGMA data_version")
+            except (LogError, sqlite3.Error):
+                # The readers look for themselves, and have the error if there is one.
+                version = None
+            if version is None or version != seen:
                 seen = version
-                self._wakeup.notify()
-            await asyncio.sleep(self.poll_s)
+                self._notify({one[0] for one in self._waiting if self._is_there(*one)})
+            next_s = max(next_s + self.poll_s, clock())
+            await asyncio.sleep(next_s - clock())
 
-    def _data_version(self) -> int:
-        row = self._db.execute("PRAGMA data_version").fetchone()
-        return int(row[0])
+    def _is_there(self, *place: object) -> bool:
+        """Say whether there is something to read; where that cannot be told there may be."""
+        try:
+            return self._closed or self._glanced(_THERE, *place) is not None
+        except (LogError, sqlite3.Error):
+            return True
+
+    def _glanced(self, query: str, *values: object) -> int | None:
+        if self._glance is None:
+            self._glance = open_file(self._path, read_only=True, lock_timeout_s=0.0)
+        row = self._glance.execute(query, values).fetchone()
+        return None if row is None else int(row[0])
 
     def _count(self, topic: str) -> int:
         """Return the partition count, which is fixed for life and so kept."""

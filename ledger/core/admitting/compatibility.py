@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ledger.core.terms import Terms, version
+from schemas.limits import MAX_LISTED_TEXT
 
 if TYPE_CHECKING:
     from ledger.core.state import Need, State
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Compatibility", "compatible"]
 
 Numbers = dict[str, int | str | None]
-
-#: As much of a list as one line of text takes.
-_MOST_TEXT = 500
 
 
 @dataclass(slots=True)
@@ -87,4 +85,4 @@ def _there(state: State, need: Need) -> Numbers:
 
 
 def _listed(names: list[str] | tuple[str, ...]) -> str:
-    return "|".join(names)[:_MOST_TEXT]
+    return "|".join(names)[:MAX_LISTED_TEXT]

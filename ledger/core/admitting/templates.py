@@ -8,17 +8,17 @@ out; what it says, even that there is none, is its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from pydantic import TypeAdapter
 
 from ledger.core.state import WHOLE_MILLI
-from schemas.asks import Ask
-from schemas.requests import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pydantic import TypeAdapter
 
     from ledger.core.decisions.turn import Answer, Numbers
     from ledger.core.state import Request, State
@@ -28,8 +28,19 @@ __all__ = ["Template", "filled", "longest_run_us", "refused", "template_for"]
 
 _US = 1_000_000
 
-#: Defaults that are models; all others are plain values.
-_MODELS: dict[str, TypeAdapter[Any]] = {"ask": TypeAdapter(Ask), "beside": TypeAdapter(Beside)}
+
+@cache
+def _models() -> dict[str, TypeAdapter[Any]]:
+    """Return what reads the defaults that are models; all others are plain values.
+
+    Made when the first is needed: who only reads a log would wait for it in vain.
+    """
+    from pydantic import TypeAdapter  # noqa: PLC0415 - see above
+
+    from schemas.asks import Ask  # noqa: PLC0415 - see above
+    from schemas.requests import Beside  # noqa: PLC0415 - see above
+
+    return {"ask": TypeAdapter(Ask), "beside": TypeAdapter(Beside)}
 
 
 @dataclass(slots=True)
@@ -75,7 +86,7 @@ def filled(state: State, asked: RequestSubmit) -> RequestSubmit:
     more: dict[str, Any] = {"template": template.name}
     for name, value in template.defaults.items():
         if name not in stated:
-            model = _MODELS.get(name)
+            model = _models().get(name)
             more[name] = value if model is None else model.validate_json(orjson.dumps(value))
     if "type" not in asked.task.model_fields_set:
         more["task"] = asked.task.model_copy(update={"type": template.task_type})

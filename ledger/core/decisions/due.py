@@ -45,6 +45,9 @@ def _order(turn: Turn, name: str, _due_us: int) -> None:
         closing = {"type": "order.timed-out", "order": name}
         partition_failed(turn, order, closing, "its node did not answer in time")
         return
+    if order.kind == "mode":
+        turn.emit({"type": "order.timed-out", "order": name})
+        return
     turn.shut_away(order, f"{order.kind} order {name} was not answered", {})
     turn.emit({"type": "order.timed-out", "order": name})
     if order.kind == "stop":

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from schemas.limits import MAX_TEXT
+
 if TYPE_CHECKING:
     from ledger.core.decisions.turn import Turn
     from ledger.core.state import Device, Lease, State
@@ -16,12 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["cause_of", "end_what_it_hit", "record_fault"]
 
-_MOST_TEXT = 600
-
 
 def cause_of(fact: DeviceHealth) -> str | None:
     """Return the fault as an end of a lease names it; None where there is none."""
-    return None if fact.fault is None else f"{fact.fault.code}: {fact.reason}"[:_MOST_TEXT]
+    return None if fact.fault is None else f"{fact.fault.code}: {fact.reason}"[:MAX_TEXT]
 
 
 def record_fault(turn: Turn, device: Device, fact: DeviceHealth) -> None:

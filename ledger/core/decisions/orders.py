@@ -138,9 +138,10 @@ def _done(turn: Turn, given: Input) -> Answer:
     if order.kind == "partition":
         partition_done(turn, order, fact)
         return "observed", {}
-    # Its cleaning was ordered when the lease ended: this is how long the reclaim took.
-    clean_us = turn.now_us - order.issued_us
-    event: dict[str, Any] = {"type": "order.done", "order": order.id, "clean_us": clean_us}
+    event: dict[str, Any] = {"type": "order.done", "order": order.id}
+    if order.kind == "clean":
+        # It was ordered when the lease ended: this is how long the reclaim took.
+        event["clean_us"] = turn.now_us - order.issued_us
     if fact.took_us is not None:
         event["took_us"] = fact.took_us
     if fact.evidence:
@@ -164,6 +165,10 @@ def _failed(turn: Turn, given: Input) -> Answer:
     }
     if order.kind == "partition":
         partition_failed(turn, order, closing, fact.reason)
+        return "observed", {}
+    if order.kind == "mode":
+        # In which mode the device is, or is to be, its node reports.
+        turn.emit(closing)
         return "observed", {}
     turn.shut_away(order, fact.reason, evidence)
     turn.emit(closing)

@@ -3,8 +3,9 @@
 The places of a plan are promised from the decision that orders it: they are slices that
 are not there yet, kept for their request. What was ordered for a request that has ended
 meanwhile is removed as soon as it is there (C29); what was ordered for one that waits
-again is free capacity. A device on which an order failed is not planned again until
-something about it changes or an operator clears it: its alarm stands that long.
+again is free capacity. A device on which an order failed is not planned again until its
+node has read it whole and found it well (`reopen`), something about it changes, or an operator
+clears it: its alarm stands that long.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
     "partition_for",
     "present_event",
     "remove_unwanted",
+    "reopen",
     "warn_many",
 ]
 
@@ -148,6 +150,39 @@ def warn_many(turn: Turn, device: Device) -> None:
         turn.alarm("many_slices", device.uuid, {"slices": count, "most": most})
 
 
+#: After the second failure in a row a device is left alone for so long, doubled with each more.
+_ALONE_US, _LONGEST_ALONE_US = 60_000_000, 3_600_000_000
+
+
+def reopen(turn: Turn, device: Device, reading: str) -> None:
+    """Plan the device again, on a reading later than the failure that shows it whole and well.
+
+    A call that hung or failed for a moment is no reason to wait for a person. What could not
+    be taken back keeps the device unhealthy, so it is not opened here. After a second failure
+    in a row it is left alone for a while: a node that always fails is not asked as fast as
+    it answers.
+    """
+    state, uuid = turn.state, device.uuid
+    since_us = state.alarms.get(f"{FAILED} {uuid}")
+    if since_us is None or device.health != "healthy" or device.quarantine is not None:
+        return
+    failures, failed_us = state.partition_failures.get(uuid, (1, since_us))
+    alone_us = min(_ALONE_US << max(0, failures - 2), _LONGEST_ALONE_US) if failures > 1 else 0
+    if turn.now_us < failed_us + alone_us:
+        return
+    items = sorted((state.slices[name] for name in device.slices), key=lambda one: one.start)
+    layout = ", ".join(f"{one.profile}@{one.start}" for one in items)
+    turn.emit(
+        {
+            "type": "device.reopened",
+            "device": uuid,
+            "failures": failures,
+            "failed_us": failed_us,
+            "evidence": {"reading": reading, "slices": len(items), "layout": layout},
+        }
+    )
+
+
 # -- what a node answers ---------------------------------------------------------------
 
 
@@ -234,6 +269,8 @@ def drop_impossible(turn: Turn, device: Device, *, gone: str = "") -> None:
     """Give up the orders whose plan is void: the device is ``gone``, or is not as planned."""
     state = turn.state
     for _, order in sorted(state.orders.items()):
+        if order.kind == "mode" and gone and device.uuid in order.units:
+            turn.emit({"type": "order.superseded", "order": order.id, "reason": gone})
         if order.kind != "partition" or order.units[0] != device.uuid:
             continue
         reason = gone or ("something else is in the place" if _in_place(state, order) else "")
@@ -292,7 +329,10 @@ def _in_use(state: State, device: Device) -> Numbers:
     """Say by whom all of the device is in use, or by which order something of it is changed."""
     for lease in device.holds:
         return {"lease": lease}
-    orders = (state.slices[name].order for name in device.slices)
+    orders = [state.slices[name].order for name in device.slices]
+    orders += [
+        one.id for one in state.orders.values() if one.kind == "mode" and device.uuid in one.units
+    ]
     return next(({"order": one} for one in orders if one is not None), {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.core.decisions.mig_mode import mode_order
 from ledger.core.decisions.requests import lease_past
 from ledger.core.derived.makers import FAILED
 from ledger.core.placing.layout import layout_fault
@@ -110,6 +111,10 @@ def _node(turn: Turn, given: Input) -> Answer:
         return "unknown_node", {"node": asked.node}
     if node.mode == asked.mode:
         return "unchanged", {}
+    changing = mode_order(turn.state, node) if asked.mode == "online" else None
+    if changing is not None:
+        # The device may be reset at any moment: nothing is leased there meanwhile.
+        return "mode_changing", {"node": node.name, "order": changing}
     away = node.state in ("silent", "lost", "registering")
     turn.emit(
         {

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
     from ledger.core.decisions.turn import Answer, Input, Numbers, Turn
     from ledger.core.state import State
-    from schemas.requests import LeaseExtend, LeaseRelease, RequestCancel, RequestSubmit
+    from schemas.requests import (
+        LeaseExtend,
+        LeaseRelease,
+        RequestCancel,
+        RequestSubmit,
+        TaskBegin,
+    )
 
 __all__ = ["REQUESTS", "asker_for", "lease_past", "need_of"]
 
@@ -306,6 +312,25 @@ def _extend(turn: Turn, given: Input) -> Answer:
     return "applied", {"due_us": due_us}
 
 
+def _begun(turn: Turn, given: Input) -> Answer:
+    """The requester tells when its command has started, so that waits can be told whole.
+
+    It changes nothing: what a node has seen running is the node's to say (DESIGN 1.5).
+    """
+    asked: TaskBegin = given.data
+    lease = turn.state.leases.get(asked.lease)
+    if lease is None:
+        past = lease_past(turn.state, asked.lease)
+        return ("already_released", past) if past is not None else _no_lease(asked.lease)
+    if not _owns(given, lease.request):
+        return "not_owner", {"source": given.source}
+    if asked.node not in lease.parts:
+        return "wrong_node", {"node": asked.node, "nodes": len(lease.parts)}
+    told = {"lease": lease.id, "node": asked.node}
+    turn.emit({"type": "task.begun", **told, "said_us": asked.said_us, "after_us": asked.after_us})
+    return "applied", {}
+
+
 def _no_lease(name: str) -> Answer:
     return "unknown_lease", {"lease": name}
 
@@ -334,4 +359,5 @@ REQUESTS: dict[str, Callable[[Turn, Input], Answer]] = {
     "request.cancel": _cancel,
     "lease.release": _release,
     "lease.extend": _extend,
+    "task.begin": _begun,
 }

@@ -17,6 +17,7 @@ from ledger.core.promises.reservations import (
     stands,
     stretch_clash,
 )
+from schemas.limits import MAX_LISTED_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +34,6 @@ __all__ = [
     "open_reservation",
     "too_long",
 ]
-
-#: As much of a list as one line of text takes.
-_MOST_TEXT = 500
 
 
 def _apply(turn: Turn, given: Input) -> Answer:
@@ -82,7 +80,7 @@ def _apply(turn: Turn, given: Input) -> Answer:
     }
     more = {"pool": asked.pool, "models": list(asked.models)}
     turn.emit(event | {name: value for name, value in more.items() if value})
-    return "applied", {"nodes": ", ".join(chosen)[:_MOST_TEXT], "model": key[1]}
+    return "applied", {"nodes": ", ".join(chosen)[:MAX_LISTED_TEXT], "model": key[1]}
 
 
 def _cancel(turn: Turn, given: Input) -> Answer:

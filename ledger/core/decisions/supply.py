@@ -16,6 +16,7 @@ from ledger.core.decisions.partition import (
     drop_impossible,
     present_event,
     remove_unwanted,
+    reopen,
     warn_many,
 )
 from ledger.core.derived.makers import read_geometry
@@ -60,6 +61,7 @@ def _inventory(turn: Turn, given: Input) -> Answer:
                 "memory_mib": fact.memory_mib,
             }
             | ({"driver": fact.driver} if fact.driver else {})
+            | ({"cuda": fact.cuda} if fact.cuda else {})
             | ({"labels": dict(sorted(fact.labels.items()))} if fact.labels else {})
         )
     node = turn.state.nodes[fact.node]
@@ -93,8 +95,9 @@ def _differs(node: Node, given: Input) -> bool:
     known = (
         node.incarnation, node.epoch, node.agent, node.pool, node.cpu_milli, node.memory_mib
     )  # fmt: skip
-    where = (node.driver, node.labels) != (fact.driver or "", fact.labels)
-    return node.state in ("silent", "lost") or known != said or where
+    runs = (node.driver, node.cuda) != (fact.driver or "", fact.cuda or "")
+    changed = runs or node.labels != fact.labels
+    return node.state in ("silent", "lost") or known != said or changed
 
 
 def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) -> bool:
@@ -144,6 +147,7 @@ def _device(turn: Turn, node: Node, report: DeviceReport, *, restarted: bool) ->
     fault = layout_fault(turn.state, device)
     if fault is not None:
         turn.quarantine(device.uuid, fault, {})
+    reopen(turn, device, "node.inventory")
     return True
 
 
@@ -333,6 +337,7 @@ def _health(turn: Turn, given: Input) -> Answer:
             }
         )
     end_what_it_hit(turn, device, fact)
+    reopen(turn, device, "device.health")
     return "observed", {}
 
 

@@ -209,6 +209,11 @@ def _lease_stopping(state: State, event: Event, _now: int) -> None:
         state.index.relieve(state, holder)
 
 
+def _task_begun(state: State, event: Event, _now: int) -> None:
+    """Nothing follows from it; the lease must be there, as of every event of one."""
+    assert event["node"] in state.leases[event["lease"]].parts
+
+
 def _lease_extended(state: State, event: Event, _now: int) -> None:
     lease = state.leases[event["lease"]]
     request = state.requests[lease.request]
@@ -298,6 +303,7 @@ def _order_issued(state: State, event: Event, now: int) -> None:
     state.orders[name] = Order(
         name, event["kind"], event["node"], event.get("lease", ""), event["units"],
         event["due_us"], now, event.get("request"), event.get("steps", []),
+        event.get("enabled"),
     )  # fmt: skip
     if event["kind"] == "stop":
         state.leases[event["lease"]].parts[event["node"]].stop_order = name
@@ -363,6 +369,7 @@ LEASE_EVENTS: dict[str, Callable[[State, Event, int], None]] = {
     "lease.started": _lease_started,
     "lease.stopping": _lease_stopping,
     "lease.extended": _lease_extended,
+    "task.begun": _task_begun,
     "lease.idle": _lease_idle,
     "lease.reminded": _lease_reminded,
     "part.ended": _part_ended,

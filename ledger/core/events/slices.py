@@ -76,6 +76,9 @@ def _slice_present(state: State, event: Event, _now: int) -> None:
     name = event["slice"]
     device = state.devices[event["device"]]
     known = state.slices.get(name)
+    if known is not None and not known.mig_uuid:
+        # What was ordered is there: failures before it count no more.
+        state.partition_failures.pop(device.uuid, None)
     step("slice", name, "discovered" if known is None else slice_state(known), "present")
     state.slices[name] = Slice(
         name,
@@ -110,16 +113,29 @@ def _slice_gone(state: State, event: Event, _now: int) -> None:
     _refresh(state, device)
 
 
-def alarm_changed(state: State, event: Event) -> None:
+def alarm_changed(state: State, event: Event, now: int) -> None:
     """Follow an alarm that keeps a device from being planned."""
     device = state.devices.get(event["about"])
     if event["code"] == FAILED and device is not None:
+        failures, _ = state.partition_failures.get(device.uuid, (0, 0))
+        state.partition_failures[device.uuid] = [failures + 1, now]
         _refresh(state, device)
 
 
-def partition_retried(state: State, device: Device) -> None:
-    """Let the device be planned again: something about it has changed. Refresh it after."""
+def _reopened(state: State, event: Event, _now: int) -> None:
+    device = state.devices[event["device"]]
+    partition_retried(state, device)
+    _refresh(state, device)
+
+
+def partition_retried(state: State, device: Device, *, forget: bool = False) -> None:
+    """Let the device be planned again: something about it has changed. Refresh it after.
+
+    ``forget`` how often changes have failed there: what was there before is over.
+    """
     state.alarms.pop(f"{FAILED} {device.uuid}", None)
+    if forget:
+        state.partition_failures.pop(device.uuid, None)
 
 
 def _refresh(state: State, device: Device) -> None:
@@ -130,4 +146,5 @@ SLICE_EVENTS: dict[str, Callable[[State, Event, int], None]] = {
     "slice.ordered": _slice_ordered,
     "slice.present": _slice_present,
     "slice.gone": _slice_gone,
+    "device.reopened": _reopened,
 }

@@ -235,7 +235,7 @@ def _node_registered(state: State, event: Event, _now: int) -> None:
     else:
         if event["incarnation"] != node.incarnation:
             for uuid in node.devices:
-                partition_retried(state, state.devices[uuid])
+                partition_retried(state, state.devices[uuid], forget=True)
             node.past_incarnations = [*node.past_incarnations, node.incarnation][
                 -PAST_INCARNATIONS:
             ]
@@ -250,7 +250,7 @@ def _node_registered(state: State, event: Event, _now: int) -> None:
         node.memory_mib = event["memory_mib"]
         node.silent_since_us = None
         state.alarms.pop(f"wrong_agent {name}", None)
-    node.driver = event.get("driver") or ""
+    node.driver, node.cuda = event.get("driver") or "", event.get("cuda") or ""
     node.labels = event.get("labels", {})
     state.index.refresh_node(state, node)
     _look_at_kept(state, node.devices)
@@ -358,7 +358,7 @@ def _device_cleared(state: State, event: Event, _now: int) -> None:
     device = state.devices[event["device"]]
     old = device_state(device)
     device.quarantine = None
-    partition_retried(state, device)
+    partition_retried(state, device, forget=True)
     for name in device.slices:
         item = state.slices[name]
         if item.quarantine is not None:
@@ -370,7 +370,7 @@ def _device_cleared(state: State, event: Event, _now: int) -> None:
 
 def _alarm_raised(state: State, event: Event, now: int) -> None:
     state.alarms[f"{event['code']} {event['about']}"] = now
-    alarm_changed(state, event)
+    alarm_changed(state, event, now)
 
 
 SUPPLY: dict[str, Callable[[State, Event, int], None]] = {

@@ -22,6 +22,7 @@ from ledger.core.placing.vgpu import vgpu_spot
 from ledger.core.policies.choice import choose
 from ledger.core.state import NO_POOL, WHOLE_MILLI
 from ledger.core.terms import told
+from schemas.limits import MAX_LISTED_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,8 +192,6 @@ def _mig(state: State, need: Need, key: ClassKey, allowed: Allowed | None) -> Pl
 
 _BEST_FIT = "best-fit"
 
-#: As much of a list as one line of text takes.
-_MOST_TEXT = 500
 
 _FINDERS = {"whole": _whole, "share": _share, "mig": _mig}
 
@@ -237,7 +236,7 @@ def host_fits(
 def _asked(need: Need) -> dict[str, int | str | None]:
     asked: dict[str, int | str | None] = {"mode": need.mode}
     if need.models:
-        asked["models"] = "|".join(need.models)[:_MOST_TEXT]
+        asked["models"] = "|".join(need.models)[:MAX_LISTED_TEXT]
     if need.pool is not None:
         asked["pool"] = need.pool
     if need.profile:

@@ -1,0 +1,183 @@
+"""A device's MIG mode, ordered through the ledger: drained first, and carried out by the agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collectors.fake_nvml.faults import Fault
+from collectors.fake_nvml.gpu import Process as OnGpu
+from collectors.nvml.codes import Code
+from ledger.testing import CoreDriver, device, mig_slice
+from tests.node_support import Rig
+from tests.test_cli import Cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OP = {"author": "op", "reason": "test"}
+SLICE = {"mode": "mig", "profile": "3g.40gb"}
+
+
+def ask(rig: Rig, *, enabled: bool = True, gpu: int = 0) -> str:
+    """Order the mode of a GPU; return the code."""
+    uuid = rig.node.gpus[gpu].uuid
+    return rig.ask("device.mode", {"device": uuid, "enabled": enabled, **OP})
+
+
+def put(rig: Rig, mode: str) -> str:
+    """Put the node in or out of service."""
+    return rig.ask("node.set", {"node": "n1", "mode": mode, **OP})
+
+
+async def test_the_mode_is_turned_on_and_slices_are_made_and_off_again() -> None:
+    """From drained to a slice leased; back it takes an empty layout first."""
+    rig = Rig(mig=False)
+    await rig.start()
+    uuid = rig.node.gpus[0].uuid
+    assert "not_drained" == ask(rig)
+    assert "applied" == put(rig, "draining")
+    assert "applied" == ask(rig)
+    (order,) = rig.orders
+    assert ("mode", True, (uuid,)) == (order.kind, order.enabled, order.units)
+    assert "mode_changing" == put(rig, "online"), "it may be reset at any moment"
+    assert "device_busy" == ask(rig), "by its order"
+    await rig.settle(1)
+    assert {} == rig.cell.state.orders
+    assert rig.cell.state.devices[uuid].mig_enabled
+    assert rig.last("order.done")["order"] == order.order
+    assert "unchanged" == ask(rig)
+    assert "applied" == put(rig, "online")
+    assert "reserved" == rig.submit("r1", SLICE)
+    await rig.settle(2)
+    (lease,) = rig.cell.state.leases
+    assert "applied" == put(rig, "maintenance")
+    assert "device_busy" == ask(rig, enabled=False)
+    assert "released" == rig.ask("lease.release", {"lease": lease}, source="/team/a")
+    assert "device_busy" == ask(rig, enabled=False), "it is not proved clean yet"
+    await rig.settle(2)
+    assert "slices_left" == ask(rig, enabled=False)
+    assert "applied" == rig.layout(0)
+    await rig.settle(2)
+    assert "applied" == ask(rig, enabled=False)
+    await rig.settle(2)
+    assert not rig.cell.state.devices[uuid].mig_enabled
+    assert 0 == rig.node.gpus[0].mig
+
+
+async def test_c09_a_mode_that_waits_for_a_reboot_is_answered_and_pending() -> None:
+    """The order ends as failed with the reason; the inventory says that a reset is waited for."""
+    rig = Rig(("A100-80GB",), mig=False)
+    rig.node.gpus[0].clients = 1
+    await rig.start()
+    put(rig, "maintenance")
+    assert "applied" == ask(rig)
+    await rig.settle(300)
+    assert "mig-pending" == rig.last("order.failed")["reason"]
+    assert rig.cell.state.devices[rig.node.gpus[0].uuid].mig_pending
+    assert "partition_pending" == ask(rig)
+    rig.node.gpus[0].clients = 0
+    rig.node.reboot()
+    rig.boot = "machine-boot-2"
+    await rig.restart()
+    await rig.settle(1)
+    assert rig.cell.state.devices[rig.node.gpus[0].uuid].mig_enabled
+    assert "unchanged" == ask(rig)
+
+
+@pytest.mark.parametrize("how", ["crash before", "crash after", "refused by the driver"])
+async def test_whatever_befalls_the_change_both_sides_agree(how: str) -> None:
+    """The agent goes on with it after a restart; an error leaves the mode as it was, on record."""
+    rig = Rig(mig=False)
+    await rig.start()
+    put(rig, "maintenance")
+    if how == "refused by the driver":
+        rig.node.faults = [Fault("nvmlDeviceSetMigMode", Code.NO_PERMISSION)]
+    assert "applied" == ask(rig)
+    rig.hear()
+    if how == "crash before":
+        await rig.restart()
+    elif how == "crash after":
+        rig.node.gpus[0].mig = rig.node.gpus[0].mig_pending = 1
+        await rig.restart()
+    await rig.settle(60)
+    assert {} == rig.cell.state.orders
+    refused = how == "refused by the driver"
+    assert refused != rig.cell.state.devices[rig.node.gpus[0].uuid].mig_enabled
+    assert bool(rig.node.gpus[0].mig) == rig.cell.state.devices[rig.node.gpus[0].uuid].mig_enabled
+    if refused:
+        assert "no-permission" == rig.last("order.failed")["reason"]
+    assert "applied" == put(rig, "online")
+
+
+async def test_a_process_on_the_device_is_a_no_of_the_node() -> None:
+    """The ledger knows nothing of it; the node looks before it changes anything."""
+    rig = Rig(mig=False)
+    await rig.start()
+    put(rig, "maintenance")
+    rig.node.gpus[0].processes.append(OnGpu(4711, 100))
+    assert "applied" == ask(rig)
+    await rig.settle(2)
+    failed = rig.last("order.failed")
+    assert ("in-use", 4711) == (failed["reason"], failed["evidence"]["pid"])
+    assert not rig.cell.state.devices[rig.node.gpus[0].uuid].mig_enabled
+
+
+def cell_with(*devices: dict[str, Any]) -> CoreDriver:
+    """Return a cell of one drained node."""
+    cell = CoreDriver(check=True)
+    cell.pool()
+    cell.queue()
+    cell.quota()
+    cell.node("n1", list(devices))
+    cell.node_set("n1", "maintenance")
+    return cell
+
+
+def mode(cell: CoreDriver, uuid: str = "GPU-a", *, enabled: bool = True) -> str:
+    """Order a mode; return the code."""
+    said = {"device": uuid, "enabled": enabled, **OP}
+    return cell.feed("device.mode", said, source="/operator").code
+
+
+@pytest.mark.parametrize("end", ["time", "silence", "gone", "restart"])
+def test_an_order_that_nobody_answers_is_over(end: str) -> None:
+    """By its time, with its node, with its device: then the node may be online again."""
+    cell = cell_with(device("GPU-a"))
+    assert "applied" == mode(cell)
+    if end == "time":
+        cell.tick(at_us=cell.now_us + 301_000_000)
+    elif end == "silence":
+        cell.silent("n1")
+        cell.tick(at_us=cell.now_us + 61_000_000)
+    elif end == "gone":
+        cell.health("GPU-a", "gone")
+    else:
+        cell.node("n1", [device("GPU-a")], incarnation="b2")
+    assert {} == cell.state.orders
+    assert "applied" == cell.node_set("n1", "online").code
+
+
+def test_what_is_not_so_is_refused() -> None:
+    """An unknown device, one in that mode, one with slices, a node that is away."""
+    sliced = device("GPU-a") | {"mig_enabled": True, "slices": [mig_slice("MIG-1", gi=1, start=0)]}
+    cell = cell_with(sliced, device("GPU-b"))
+    assert "unknown_device" == mode(cell, "GPU-z")
+    assert "unchanged" == mode(cell, "GPU-b", enabled=False)
+    assert "slices_left" == mode(cell, enabled=False)
+    cell.silent("n1")
+    assert "not_partitionable" == mode(cell, "GPU-b")
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    """An operator's order: its code and exit status, and what is no mode is wrong usage."""
+    cli = Cli(f"sqlite:{tmp_path / 'log.sqlite'}", tmp_path)
+    why = ("--reason", "test", "--author", "op")
+    with cli.running("up", "--json"):
+        uuid, one = next(iter(cli.json("state")["devices"].items()))
+        now, other = ("on", "off") if one["mig_enabled"] else ("off", "on")
+        told = cli.json("node", "mig-mode", uuid, other, *why, status=1)
+        assert "not_drained" == told["code"]
+        assert "unchanged" == cli.json("node", "mig-mode", uuid, now, *why)["code"]
+    assert 2 == cli("node", "mig-mode", uuid, "maybe", *why).returncode
