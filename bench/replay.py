@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from bench.workload import CELL, Cell, peak_rss_mib
+from ledger.cli.positions import beside
 from ledger.collector import relax
 from ledger.core.digest import digest
 from ledger.log.port import Record
@@ -63,7 +64,7 @@ async def _run(scratch: Path, records: int, seed: int) -> dict[str, Any]:
         snapshots.save(0, folds[0], last.value)
         first = await _first_decision(log, snapshots)
         drawn = _drawn(end, seed)
-        positions = await _positions(log, _positions_beside(path), drawn)
+        positions = await _positions(log, beside(f"sqlite:{path}", "positions"), drawn)
     commands = _commands(path, drawn)
     return {
         "bench": "replay",
@@ -104,11 +105,6 @@ def _drawn(end: int, seed: int) -> list[int]:
     draw = random.Random(seed)
     farthest = max(end // _EVERY * _EVERY, 2) - 1
     return [farthest, *(draw.randrange(1, end) for _ in range(8))]
-
-
-def _positions_beside(path: Path) -> Path:
-    """Return where commands look for snapshots of positions (`ledger.cli.positions.beside`)."""
-    return path.with_name(f"{path.name}-positions")
 
 
 async def _positions(log: SqliteLog, folder: Path, drawn: list[int]) -> list[float]:

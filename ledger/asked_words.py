@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.amounts import mib_text
+from ledger.amounts import mib_text, per_cent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ def need_text(need: Mapping[str, Any]) -> str:
         if need.get("compute_slices"):
             text += f", at least {need['compute_slices']} compute slices"
     elif need["mode"] == "share":
-        text = f"{need.get('gpu_milli', 1000)}/1000 of a device"
+        text = f"{per_cent(need.get('gpu_milli', 1000), 1000)} of a device"
     else:
         text = f"{count} whole device(s)" + (f" on each of {nodes} nodes" if nodes > 1 else "")
     if need.get("memory_mib"):

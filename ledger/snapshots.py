@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -32,8 +32,27 @@ __all__ = ["SetAside", "SnapshotStore", "record_hash"]
 
 _VERSION = 3
 _KEEP = 2
+#: Far more than a header has: what has no end of a line by then is no snapshot.
 _HEADER_BYTES = 65_536
 _NAME = re.compile(r"^(?P<topic>.+)-(?P<partition>[0-9]+)-(?P<offset>[0-9]{20})\.snapshot$")
+
+
+def _offset_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def _is_left(partial: Path) -> bool:
+    """Say whether nobody writes this file any more: who did was killed."""
+    writer = partial.suffix.rpartition("-")[2]
+    if not writer.isdecimal() or int(writer) == os.getpid():
+        return True
+    try:
+        os.kill(int(writer), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def record_hash(value: bytes | None) -> str:
@@ -76,12 +95,20 @@ class SnapshotStore:
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{self.topic}-{partition}-{fold.head.offset:020d}.snapshot"
+        for left in self.folder.glob(f"{self.topic}-{partition}-*.partial-*"):
+            if _is_left(left):
+                left.unlink(missing_ok=True)
         partial = path.with_suffix(f".partial-{os.getpid()}")
-        with partial.open("wb") as file:
-            file.write(header + b"\n" + cells + ids)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
+        try:
+            with partial.open("wb") as file:
+                file.write(header + b"\n" + cells + ids)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(path)
+        except OSError:
+            # On a full disk half a snapshot is in everybody's way.
+            partial.unlink(missing_ok=True)
+            raise
         for old in self._found(partition)[self.keep :]:
             old.unlink(missing_ok=True)
         return path
@@ -124,6 +151,22 @@ class SnapshotStore:
 
     def _read(self, path: Path, partition: int, *, with_ids: bool = True) -> tuple[Fold, str] | str:
         """Return the fold and the hash of its last record, or what is wrong with the file."""
+        parts = self._parts(path, partition, with_ids=with_ids)
+        if isinstance(parts, str):
+            return parts
+        header, cells, ids = parts
+        try:
+            fold = load_parts(cells, ids)
+        except (ValueError, KeyError, TypeError) as error:
+            return f"it cannot be read: {type(error).__name__}: {error}"
+        if fold.head.offset != header["offset"]:
+            return "its offset is not the one it names"
+        return fold, header["last"]
+
+    def _parts(
+        self, path: Path, partition: int, *, with_ids: bool = True
+    ) -> tuple[dict[str, Any], bytes, bytes | None] | str:
+        """Return header, cells and ids, whose digests are right; or what is wrong with them."""
         try:
             with path.open("rb") as file:
                 header = orjson.loads(file.readline(_HEADER_BYTES))
@@ -131,6 +174,8 @@ class SnapshotStore:
                     return f"its version is {header['v']}, this code reads {_VERSION}"
                 if (header["topic"], header["partition"]) != (self.topic, partition):
                     return "it is of another partition"
+                if header["offset"] != _offset_of(path):
+                    return "its offset is not that of its name"
                 cells = file.read(header["bytes"])
                 ids = file.read() if with_ids else None
             parts = ((cells, "sha256"), (ids, "ids_sha256"))
@@ -139,12 +184,9 @@ class SnapshotStore:
                 for one, name in parts
             ):
                 return "its bytes do not have the digest it names"
-            fold = load_parts(cells, ids)
-            if fold.head.offset != header["offset"]:
-                return "its offset is not the one it names"
-            return fold, header["last"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             return f"it cannot be read: {type(error).__name__}: {error}"
+        return header, cells, ids
 
     def _put_aside(self, path: Path, reason: str) -> None:
         import structlog  # noqa: PLC0415 - takes longer to load than most snapshots do

@@ -17,9 +17,7 @@ __all__ = [
     "numbers_text",
     "parts_text",
     "quantity_text",
-    "seconds_text",
     "sentence",
-    "time_text",
 ]
 
 
@@ -203,6 +201,9 @@ def _issued(event: Mapping[str, Any]) -> str:
             f"{one['do']} {one['profile']} at {one['start']}" for one in event["steps"]
         )
         return f"{event['node']} was ordered to {steps} of {units}{made_for} ({event['order']})"
+    if event["kind"] == "mode":
+        turn = "on" if event["enabled"] else "off"
+        return f"{event['node']} was ordered to turn MIG {turn} on {units} ({event['order']})"
     about = f"{units} after lease {event['lease']}"
     if event["kind"] == "stop":
         about = f"lease {event['lease']} ({units})"

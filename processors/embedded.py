@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.log.wakeup import wall_clock_us
+from ledger.loops import run_until
 from ledger.wire import INPUTS, full_name
 from processors.engine import Engine
-from processors.pump import Pumps, keep_time, until_stopped
+from processors.pump import Pumps, keep_time
 from processors.setup import check_topics, snapshot_store
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ async def run(
     pumps = Pumps(loop.engine)
     pumps.start()
     try:
-        await until_stopped(stop, pumps.failed, keep_time(loop.engine, loop.clock))
+        await run_until(stop, pumps.failed, keep_time(loop.engine, loop.clock))
     finally:
         await loop.close()
         await pumps.stop()

@@ -111,7 +111,8 @@ class Liveness:
 
     def _is_new(self, kind: str, key: tuple[str, str], now_us: int) -> bool:
         given = self._given.get(key)
-        if given is not None and given[0] == kind and now_us - given[1] < self._repeat_us:
+        # A clock that was set back must not keep a verdict for hours.
+        if given is not None and given[0] == kind and 0 <= now_us - given[1] < self._repeat_us:
             return False
         self._given[key] = (kind, now_us)
         return True

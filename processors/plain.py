@@ -19,9 +19,10 @@ from aiokafka.errors import KafkaError
 
 from ledger.log.port import LogUnavailable
 from ledger.log.wakeup import wall_clock_us
+from ledger.loops import run_until
 from ledger.wire import full_name
 from processors.engine import Engine
-from processors.pump import Pumps, find_overlooked, keep_time, until_stopped
+from processors.pump import Pumps, find_overlooked, keep_time
 from processors.setup import check_topics, snapshot_store
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ async def run(
     member = _Member(engine, pumps)
     try:
         await member.start()
-        await until_stopped(
+        await run_until(
             stop,
             pumps.failed,
             member.commit_for_ever(),

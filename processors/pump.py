@@ -17,11 +17,11 @@ from ledger.wire import INPUTS, full_name
 from processors.engine import DAMAGED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from processors.engine import Engine
 
-__all__ = ["Pace", "Pumps", "find_overlooked", "keep_time", "until_stopped"]
+__all__ = ["Pace", "Pumps", "find_overlooked", "keep_time"]
 
 _log = structlog.get_logger(__name__)
 
@@ -99,9 +99,12 @@ class Pace:
         self._tick_s = self._wait_s = tick_s
 
     def wait_s(self, now_us: int, due_us: int | None, *, wrote: bool) -> float:
-        """Return how long to wait from ``now_us`` on; ``due_us`` is when something is due."""
+        """Return how long to wait from ``now_us`` on.
+
+        ``due_us`` is when something falls due that was not at the last look; it may be by now.
+        """
         self._wait_s = min(_SOON_S if wrote else 2 * self._wait_s, self._tick_s)
-        if due_us is None or due_us <= now_us:
+        if due_us is None:
             return self._wait_s
         return max(min(self._wait_s, (due_us - now_us) / _US), _LEAST_S)
 
@@ -114,9 +117,10 @@ async def keep_time(
     """Tick the engine for ever. ``clock`` returns UTC microseconds."""
     pace = Pace(engine.settings.tick_s)
     while True:
-        wrote = await engine.tick(clock())
-        now_us = clock()
-        await sleep(pace.wait_s(now_us, engine.next_look_us(now_us), wrote=wrote > 0))
+        looked_us = clock()
+        wrote = await engine.tick(looked_us)
+        # What fell due while it looked was not looked at.
+        await sleep(pace.wait_s(clock(), engine.next_look_us(looked_us), wrote=wrote > 0))
 
 
 async def find_overlooked(engine: Engine, clock: Callable[[], int]) -> None:
@@ -124,20 +128,3 @@ async def find_overlooked(engine: Engine, clock: Callable[[], int]) -> None:
     while True:
         await engine.catch_up(clock())
         await asyncio.sleep(engine.settings.tick_s)
-
-
-async def until_stopped(
-    stop: asyncio.Event, *work: Coroutine[None, None, None] | asyncio.Future[None]
-) -> None:
-    """Run ``work`` until ``stop`` is set, then cancel it; raise the first error of any of it."""
-    waiting = asyncio.ensure_future(stop.wait())
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        done, _ = await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in [waiting, *tasks]:
-            task.cancel()
-        # Gathered, so that a second error is not complained about as one that nobody saw.
-        await asyncio.gather(waiting, *tasks, return_exceptions=True)

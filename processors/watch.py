@@ -112,7 +112,8 @@ class Watch:
         if due_us is None or due_us > now_us:
             return None
         before = self._ticked.get(state.cell)
-        if before is not None and before[0] == due_us and now_us - before[1] < _REPEAT_US:
+        # A clock that was set back must not keep a tick for hours.
+        if before is not None and before[0] == due_us and 0 <= now_us - before[1] < _REPEAT_US:
             return None
         self._ticked[state.cell] = (due_us, now_us)
         return _entry(state.cell, "tick", f"{state.cell}-{now_us}", {})

@@ -20,6 +20,7 @@ from schemas.base import (
 )
 
 __all__ = [
+    "MAX_VGPU_TYPES",
     "DeviceHealth",
     "DeviceReport",
     "FaultReport",
@@ -47,6 +48,9 @@ Incarnation = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 Evidence = Annotated[dict[Name, int | Text | None], Field(max_length=64)]
 Health = Literal["healthy", "unhealthy", "unknown", "gone"]
 Ends = Literal["none", "scope", "device", "linked"]
+
+#: The most types of vGPU that a device is reported with.
+MAX_VGPU_TYPES = 64
 
 
 class NodeFact(Model):
@@ -122,7 +126,7 @@ class DeviceReport(Model):
     decoder_sessions: Count | None = None
     iommu_group: Text | None = None
     pci_address: Text | None = None
-    vgpu_types: Annotated[tuple[VgpuReport, ...], Field(max_length=64)] = ()
+    vgpu_types: Annotated[tuple[VgpuReport, ...], Field(max_length=MAX_VGPU_TYPES)] = ()
 
 
 class NodeInventory(NodeFact):

@@ -19,6 +19,8 @@ __all__ = ["Price", "PriceBook", "PricesApply"]
 
 Nanos = Annotated[int, Field(ge=0, le=MAX_INT)]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Between these an instant has a year of four digits in UTC, as every reader takes it.
+_FIRST, _LAST = (datetime(year, 1, 1, tzinfo=UTC) for year in (1000, 9999))
 
 
 class Price(Model):
@@ -43,6 +45,8 @@ class Price(Model):
     def _whole(self) -> Self:
         if self.valid_from.microsecond:
             raise ValueError("valid_from is a whole second, as charge periods are")
+        if not _FIRST <= self.valid_from < _LAST:
+            raise ValueError("valid_from is in a year from 1000 to 9998, UTC")
         return self
 
     @property

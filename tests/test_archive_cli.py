@@ -310,3 +310,46 @@ async def test_files_are_read_by_other_tools(cli: Inside) -> None:
         check=True,
     )
     assert done.stdout.strip() == "[(15, 14, ['claim', 'decision'])]"
+
+
+NOT_THERE: dict[str, list[str]] = {
+    "why": ["why", "r1", "--at"],
+    "meter": ["meter", "--at"],
+    "prices": ["prices", "list", "--at"],
+    "bill": ["bill", "--period", "2026-10", "--at"],
+    "sql": ["sql", "SELECT 1", "--at"],
+    "a ready question": ["report", "unanswered", "--log-at"],
+    "a report": ["report", "ops", "--log-at"],
+}
+
+
+@pytest.mark.parametrize("case", NOT_THERE)
+def test_a_record_that_is_not_there_is_no_position(cli: Inside, case: str) -> None:
+    """An answer about the end, when a later record was asked about, would be a wrong one."""
+    done = cli(*NOT_THERE[case], "events/0@999999")
+    assert (1, True) == (
+        done.returncode, "no record events/0@999999; its last is" in done.stderr
+    )  # fmt: skip
+    assert 2 == cli(*NOT_THERE[case], "yesterday").returncode
+
+
+def test_what_nobody_knows_is_told(cli: Inside) -> None:
+    """A price book, a cell, a time; and a trace in which nothing is about what was asked for."""
+    book = cli("prices", "list", "--book", "other")
+    assert (1, True) == (book.returncode, "no price book other; on record: none" in book.stderr)
+    cell = cli("quota", "show", "--cell", "elsewhere")
+    assert (1, True) == (cell.returncode, "no cell elsewhere; the ledger has" in cell.stderr)
+    late = cli("meter", "--from", "2999-01")
+    assert (2, True) == (late.returncode, "2999-01 is after the last record" in late.stderr)
+    trace = cli("replay", "--trace", "--tenant", "nobody")
+    assert (0, True) == (trace.returncode, "nothing is about all" in trace.stderr)
+
+
+def test_an_option_that_would_do_nothing_is_wrong_usage(cli: Inside) -> None:
+    """What is about this host does not go with simulated nodes, nor the other way round."""
+    for options in (
+        ("--simulate", "fleet.toml", "--dry-run"),
+        ("--dry-run", "--faults", "faults.toml"),
+        ("--dry-run", "--node", "a", "--node", "b"),
+    ):
+        assert 2 == cli("collector", *options).returncode

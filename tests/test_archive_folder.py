@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -477,3 +478,24 @@ async def test_two_followers_of_one_folder(tmp_path: Path) -> None:
     await asyncio.gather(*(one.once() for one in both))
     await archive(site, tmp_path / "one", 2)
     assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+async def test_a_whole_file_with_other_columns_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealed anew by who took a column away: it is damage for every reader, and no traceback."""
+    site = await site_with(1)
+    await archive(site, tmp_path)
+    path = tmp_path / name(0, 4)
+    left = [one for one in SCHEMA.names if one != "value"]
+    monkeypatch.setattr(files_module, "SCHEMA", pa.schema([SCHEMA.field(one) for one in left]))
+    monkeypatch.setattr(files_module, "table_of", lambda *of: table_of(*of).select(left))
+    builder = Builder(EVENTS, 0, 1)
+    for record in await site.log.read(EVENTS, 0, 0, 5):
+        builder.add(record)
+    path.write_bytes(builder.finish()[2])
+    monkeypatch.undo()
+    assert [one.kind for one in check_archive(tmp_path).wrong] == ["damaged"]
+    async with ArchiveLog(tmp_path) as log:
+        with pytest.raises(LogDamaged, match="has other columns than its format"):
+            await log.read(EVENTS, 0, 0)

@@ -15,6 +15,7 @@ from tests.billing_support import tariff
 from tests.books import by_ledger_lines, by_ledger_times, of_books
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ledger.books.make import Books
@@ -64,26 +65,29 @@ def _audited(folder: Path, *plant: str) -> Books:
     return books
 
 
-def test_the_books_of_the_log_are_what_the_meter_says(values: list[bytes], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Books]:
+    """Return the books of the log, as nothing is planted in it."""
+    made = _audited(tmp_path_factory.mktemp("books"))
+    yield made
+    made.close()
+
+
+def test_the_books_of_the_log_are_what_the_meter_says(values: list[bytes], books: Books) -> None:
     """Every unit's time, on the bench's own kind of log."""
-    books = _audited(tmp_path)
     assert of_books(books, 1)[0].times == by_ledger_times(values)
     assert {kind: count for kind, (count, _) in books.findings().items()} == dict.fromkeys(
         FINDINGS, 0
     )
-    books.close()
 
 
-def test_the_bill_of_the_log_is_what_the_ledger_issues(values: list[bytes], tmp_path: Path) -> None:
+def test_the_bill_of_the_log_is_what_the_ledger_issues(values: list[bytes], books: Books) -> None:
     """Every line to the nano: nearly all leases here take their usual course, unlike elsewhere."""
-    books = _audited(tmp_path)
     usual, leases = books.rows(
         "SELECT (SELECT count(*) FROM turns WHERE calm), (SELECT count(*) FROM granted)"
     )[0]
-    mine = of_books(books, 1)[0].lines
-    books.close()
     assert usual > leases // 4
-    assert mine == by_ledger_lines(values, MONTH)
+    assert of_books(books, 1)[0].lines == by_ledger_lines(values, MONTH)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

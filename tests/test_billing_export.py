@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from ledger.billing.charges import Tariff
     from ledger.billing.export import Export
+    from ledger.log.port import Log
 
 OCTOBER, NOVEMBER = (span_of(f"2026-{month}", zone_of("UTC")) for month in (10, 11))
 DAY = 24 * HOUR
@@ -628,3 +629,85 @@ def test_the_command_says_what_is_wrong(site: list[str], tmp_path: Path) -> None
     bad.write_text("{}")
     options = [*site[:2], "--prices", str(bad), "--period", "2026-10"]
     assert "Field required" in gpuledger("bill", *options, status=2)
+
+
+def _hostile(name: str, export: Export) -> None:
+    first, last = export.rows[0], export.rows[-1]
+    if name == "a row without a column":
+        del last["BilledCost"]
+    elif name == "the last month of the calendar":
+        first["BillingPeriodStart"] = "9999-12-01T00:00:00Z"
+    elif name == "elements that are none":
+        first["AllocatedMethodId"], first["AllocatedMethodDetails"] = "x", '{"Elements": [1]}'
+    elif name == "a number that would take all memory":
+        first["AllocatedMethodId"] = "x"
+        first["AllocatedMethodDetails"] = '{"Elements": [{"AllocatedRatio": 1e999999999}]}'
+    elif name == "sectors that are none":
+        export.recency["TimeSectors"] = [1]
+    else:
+        export.schema["ColumnDefinition"] = 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a row without a column", "the last month of the calendar", "elements that are none",
+        "a number that would take all memory", "sectors that are none", "columns that are none",
+    ],
+)  # fmt: skip
+def test_a_bill_that_another_wrote_is_judged_whatever_it_holds(name: str, good: Export) -> None:
+    """What cannot be judged is a broken rule, and no traceback."""
+    export = deepcopy(good)
+    _hostile(name, export)
+    assert check_export(export)
+
+
+class Growing:
+    """A log to which a record comes after it was first looked at."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.looked = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.log, name)
+
+    async def end(self, topic: str, partition: int) -> int:
+        """Say where it ends, one less at first."""
+        self.looked += 1
+        return await self.log.end(topic, partition) - (self.looked == 1)
+
+
+async def test_a_bill_is_of_one_place_of_a_log_that_grows(tmp_path: Path) -> None:
+    """Late facts are read in a second pass, to where the first one came."""
+    log = Growing(await logged(tmp_path / "log"))
+    metered = await meter_log(log, PREFIX, NOVEMBER)  # type: ignore[arg-type]
+    found = bill_of(metered, POOL)
+    assert log.looked == 2
+    assert found.ends == {0: len(RECORDS) - 1}
+    await log.log.close()
+
+
+@pytest.mark.parametrize("data", [b"[]", b"{", b"", b"[1]"])
+def test_what_is_no_recency_object_is_told(data: bytes, november: Bill, tmp_path: Path) -> None:
+    """By who reads a bill, and by who would write over one that may be closed."""
+    write_bill(tmp_path, november, POOL, "json", "1")
+    (tmp_path / "cost-and-usage-2026-11.recency.json").write_bytes(data)
+    with pytest.raises(NoExport):
+        read_exports(tmp_path)
+    with pytest.raises(ClosedMonth, match="nobody knows whether its month is closed"):
+        write_bill(tmp_path, november, POOL, "json", "1")
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [("json", b"[1]\n[2]\n"), ("csv", b'A\r\n"' + b"x" * 200_000 + b'"\r\n'), ("parquet", b"PAR1")],
+)
+def test_rows_that_are_none_are_told(
+    form: str, data: bytes, november: Bill, tmp_path: Path
+) -> None:
+    """A file that another wrote, or that was cut off."""
+    path = write_bill(tmp_path, november, POOL, form, "1")[0]
+    path.write_bytes(data)
+    with pytest.raises(NoExport):
+        read_exports(tmp_path)

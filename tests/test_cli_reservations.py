@@ -42,6 +42,7 @@ def test_a_reservation_from_beginning_to_end(cli: Cli) -> None:
         again = cli.json("reservation", "cancel", "expo", *WHY, status=1)
         assert "unknown_reservation" == again["code"]
         assert "" == cli("reservation", "list", "--json").stdout
+        assert 1 == cli("reservation", "list", "--cell", "elsewhere").returncode
 
 
 def test_wrong_use(cli: Cli) -> None:

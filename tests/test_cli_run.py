@@ -346,7 +346,8 @@ def test_what_a_dead_run_left_is_given_back(site: Runs) -> None:
     assert _gone(pid)
     assert ["failed"] == site.ends("orphan")
     assert not site.left
-    assert "" == site("run", "--recover", "--json").stdout
+    again = site("run", "--recover", "--json")
+    assert ("", True) == (again.stdout, "nothing to end" in again.stderr)
 
 
 def test_a_dead_run_without_its_command_is_given_back_by_the_next(site: Runs) -> None:

@@ -82,6 +82,23 @@ def test_what_may_not_be_read_is_counted(root: Path, monkeypatch: pytest.MonkeyP
     assert DeviceFiles(root / "nowhere").holders(3) is None
 
 
+def test_who_could_not_be_looked_at_is_not_nobody(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of file descriptors nothing is seen; what has ended meanwhile is nothing to see."""
+    scan, errors = os.scandir, {"/7/fd": OSError(24, "too many open files")}
+    errors |= {"/8/fd": FileNotFoundError(2, "gone"), "/9/fd": ProcessLookupError(3, "gone")}
+
+    def refused(path: Any) -> Any:
+        for end, error in errors.items():
+            if str(path).endswith(end):
+                raise error
+        return scan(path)
+
+    monkeypatch.setattr("collectors.agent.device_files.os.scandir", refused)
+    assert Holders((), 1) == DeviceFiles(root, own=100).holders(3)
+
+
 def test_what_a_lease_may_have_left() -> None:
     """What names it, and what was started under it; not what was there, nor the machine's own."""
     since_us = 1_000 * SECOND
@@ -176,6 +193,21 @@ async def test_where_holders_are_unknown_or_not_its_own_the_rest_is_the_proof(
     evidence = rig.last("order.done")["evidence"]
     assert (None if holders is None else len(holders.found)) == evidence["holders"]
     assert (0 if holders is None else holders.unread) == evidence["unread"]
+
+
+async def test_what_came_after_a_reboot_is_nothing_that_a_lease_has_left() -> None:
+    """Times count from the boot: those of the one before say nothing of what runs in this one."""
+    rig = Rig(("L40S",), mig=False)
+    await _leased(rig)
+    rig.node.reboot()
+    rig.boot = "machine-boot-2"
+    rig.time.steady_us += 1_000 * SECOND
+    rig.processes.files[0, None, None] = Holders((Holder(7, "python", rig.time.steady_us),))
+    await rig.restart()
+    await rig.settle(5)
+    assert {} == rig.cell.state.leases
+    assert 1 == rig.last("order.done")["evidence"]["holders"]
+    assert "available" == device_state(rig.cell.state.devices[rig.node.gpus[0].uuid])
 
 
 async def test_in_use_with_nobody_in_sight_names_who_has_the_files() -> None:

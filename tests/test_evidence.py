@@ -200,6 +200,9 @@ def test_what_the_ledger_does_not_know_is_refused(log: Path, tmp_path: Path) -> 
     assert 1 == code
     about = ["--workload", "w", "--metric", "tokens_per_s", "--value", "1", "--tool", "t"]
     assert 1 == run(log, "record-device", "GPU-none", *about, "--version", "1")[0]
+    more = [*about, "--version", "1", "--kind", "slice", "--mig-uuid", "MIG-none"]
+    code, _, output = run(log, "record-device", "GPU-0", *more)
+    assert (1, True) == (code, "no slice MIG-none" in output)
     more = [*about, "--version", "1", "--baseline", "e-none"]
     assert 1 == run(log, "record-device", "GPU-0", *more)[0]
     assert {} == decided(log)

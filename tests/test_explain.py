@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from ledger import wording
+from ledger import amounts, wording
 from ledger.core.fold import Fold
 from ledger.explain import Ambiguous, Explanation, resolve, why
 from ledger.log.memory import MemoryLog
 from ledger.reading import Seen, read_events
 from ledger.show import Shown, show
 from ledger.wording import sentence
-from schemas.events import EVENT_MODELS
+from schemas.events import EVENT_MODELS, OrderIssued
 from tests.ledgers import OPERATOR, PREFIX, TEAM, Site
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ async def test_waiting_says_what_is_out_of_use() -> None:
     first = await site.submit("first", 1)
     await site.says("lease.release", TEAM, lease=f"{first}/1")
     found = await explain(site, await site.submit("second", 2))
-    since = wording.time_text(found.outages[0].since_us)
+    since = amounts.time_text(found.outages[0].since_us)
     assert found.out_of_use == (
         "GPU-0: being cleaned",
         f"GPU-1: unhealthy since {since}; back when its node reports it healthy",
@@ -281,3 +281,14 @@ def test_every_event_has_a_sentence() -> None:
     """No type falls back to its bare name; a type of the future does."""
     assert set(wording._WORDS) == set(EVENT_MODELS)
     assert sentence({"type": "x.y"}) == "x.y"
+
+
+@pytest.mark.parametrize("kind", get_args(OrderIssued.model_fields["kind"].annotation))
+def test_every_kind_of_order_has_a_sentence(kind: str) -> None:
+    """Also of one that is about no lease, as a change of the MIG mode."""
+    about = {"lease": "r/1"} if kind in ("clean", "stop") else {}
+    event = {"type": "order.issued", "order": "o1", "kind": kind, "node": "n1", "units": ["GPU-0"]}
+    said = sentence({**event, **about, "steps": [], "enabled": False})
+    assert said.startswith("n1 was ordered to ")
+    assert said.endswith("(o1)")
+    assert "GPU-0" in said

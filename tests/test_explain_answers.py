@@ -217,8 +217,8 @@ def test_another_model_profile_or_share_that_fits_now() -> None:
     cell.submit("share", {"mode": "share", "gpu_milli": 600, "models": ["A100"]})
     cell.submit("second", {"mode": "share", "gpu_milli": 500, "models": ["A100"]})
     found = explain(cell, "second")
-    assert ["a share of 400 instead of 500 thousandths"] == told(found, "fewer")
-    assert "needs 500/1000 of a device, the most that is free on one is 400/1000" == found.reason
+    assert ["a share of 40.00 % of a device instead of 50.00 %"] == told(found, "fewer")
+    assert "needs 50.00 % of a device, the most free on one is 40.00 %" == found.reason
 
 
 def test_behind_in_a_strict_queue() -> None:

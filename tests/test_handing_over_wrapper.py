@@ -17,13 +17,13 @@ from ledger.handing_over.process import started_ticks
 from ledger.handing_over.talk import Talk
 from ledger.handing_over.wrapper import Plan, Wrapper
 from ledger.log.memory import MemoryLog
-from ledger.log.port import LogUnavailable, TopicState
+from ledger.log.port import LogDamaged, LogUnavailable, TopicState
 from ledger.log.topics import declared
 from schemas.messages import Reply
 from schemas.requests import RequestSubmit, TaskBegin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
     from ledger.log.port import Entry
@@ -92,20 +92,28 @@ class FakeTalk:
             hear(await self.heard.get())
 
 
+async def _nothing() -> str:
+    return ""
+
+
 async def _run(
-    tmp_path: Path, talk: FakeTalk, sh: str, **more: Any
+    tmp_path: Path,
+    talk: FakeTalk,
+    sh: str,
+    explain: Callable[[], Awaitable[str]] = _nothing,
+    interrupt_s: float | None = None,
+    **more: Any,
 ) -> tuple[int, Owners, list[str]]:
     owners, words = Owners(tmp_path / "runs"), list[str]()
     plan = Plan(REQUEST, ("sh", "-c", sh), dict(os.environ), "n", answer_s=0.2, **more)
-
-    async def explain() -> str:
-        return ""
 
     def tell(word: str, text: str, **about: object) -> None:
         words.append(word)
 
     owned = owners.take("memory:", "gpuledger", "c", "/team", "x")
     wrapper = Wrapper(plan, talk, owners, owned, tell, explain)  # type: ignore[arg-type]
+    if interrupt_s is not None:
+        asyncio.get_running_loop().call_later(interrupt_s, wrapper.signal, 15)
     async with asyncio.timeout(30):
         return await wrapper.run(), owners, words
 
@@ -199,6 +207,68 @@ async def test_what_the_log_raises_ends_the_command(tmp_path: Path) -> None:
         await _run(tmp_path, talk, f"echo $$ > {pid_file}; exec sleep 60")
     assert started_ticks(int(pid_file.read_text())) is None
     assert 1 == len(_files(tmp_path))
+
+
+async def _for_ever() -> str:
+    await asyncio.Event().wait()
+    return "never"
+
+
+async def test_a_grant_does_not_wait_for_the_reason_why_it_is_waited(tmp_path: Path) -> None:
+    """Of a long log that takes minutes, in which the devices would be held for nothing."""
+    talk = FakeTalk({"submit": [_reply("queued"), GRANTED]})
+    status, _, words = await _run(tmp_path, talk, "exit 7", _for_ever)
+    assert 7 == status
+    assert ["queued", "started", "exited", "ended"] == words
+
+
+async def test_nor_does_a_signal(tmp_path: Path) -> None:
+    """The request is withdrawn."""
+    talk = FakeTalk({"submit": [_reply("queued")]})
+    status, _, words = await _run(tmp_path, talk, "exit 7", _for_ever, interrupt_s=0.05)
+    assert 128 + 15 == status
+    assert ["submit", "cancel"] == talk.said
+    assert ["queued", "cancelled"] == words
+
+
+@pytest.mark.parametrize("error", [LogUnavailable("away"), LogDamaged("hole"), ValueError("bug")])
+async def test_a_log_that_is_away_costs_a_reason_and_no_place_in_line(
+    tmp_path: Path, error: Exception
+) -> None:
+    """The next look tells it; what is damaged or a mistake of ours ends the wait."""
+    looks = 0
+    talk = FakeTalk({"submit": [_reply("queued")]})
+
+    async def explain() -> str:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise error
+        talk.heard.put_nowait(GRANTED)
+        return "its turn has come"
+
+    running = _run(tmp_path, talk, "exit 0", explain, why_every_s=0.05)
+    if type(error) is LogUnavailable:
+        assert ["queued", "waits", "started", "exited", "ended"] == (await running)[2]
+    else:
+        with pytest.raises(type(error)):
+            await running
+
+
+async def test_what_takes_no_signal_costs_no_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that became another user's (``sudo``): its devices are given back all the same."""
+
+    def refused(group: int, number: int) -> None:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr("ledger.handing_over.process.os.killpg", refused)
+    talk = FakeTalk({"submit": [GRANTED]})
+    status, _, words = await _run(tmp_path, talk, "sleep 0.3; exit 3", interrupt_s=0.1)
+    assert 3 == status
+    assert ["submit", "release failed"] == talk.said
+    assert "ended" in words
 
 
 class AwayLog(MemoryLog):

@@ -128,6 +128,26 @@ def test_a_file_that_is_rotated_or_cut_is_read_anew(path: Path) -> None:
     log.close()
 
 
+def test_a_new_file_that_cannot_be_opened_yet_is_opened_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What rotates the log may give it its rights last; until then the old one is read."""
+    log = KernelLog(path)
+    path.rename(path.with_suffix(".1"))
+    path.write_text(xid(3))
+
+    def refused(*_: Any) -> int:
+        raise PermissionError(13, "denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("collectors.health.kernel_log.os.open", refused)
+        assert [] == numbers(log)
+        add(path.with_suffix(".1"), xid(2))
+        assert [2] == numbers(log)
+    assert [3] == numbers(log)
+    log.close()
+
+
 def test_reading_goes_on_at_a_position(path: Path) -> None:
     """Another start of the agent reads what came meanwhile; of another file all of it."""
     log = KernelLog(path)

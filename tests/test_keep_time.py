@@ -135,7 +135,42 @@ def test_the_pace() -> None:
     assert pace.wait_s(10 * _S, 10 * _S + 300_000, wrote=False) == 0.3
     assert pace.wait_s(10 * _S, 60 * _S, wrote=False) == 1.0
     assert pace.wait_s(10 * _S, 10 * _S + 1, wrote=False) == 0.002
-    assert pace.wait_s(10 * _S, 9 * _S, wrote=False) == 1.0
+    assert pace.wait_s(10 * _S, 9 * _S, wrote=False) == 0.002, "it fell due during the look"
+
+
+class Slow:
+    """An engine whose looks take 100 ms, with deadlines at these times."""
+
+    def __init__(self, *dues_us: int) -> None:
+        self.settings = settings()
+        self.dues_us = dues_us
+        self.now_us = 0
+        self.sleeps: list[float] = []
+
+    async def tick(self, now_us: int) -> int:
+        """Look; nothing is written."""
+        assert now_us == self.now_us
+        self.now_us += 100_000
+        return 0
+
+    def next_look_us(self, now_us: int) -> int | None:
+        """Return the next deadline."""
+        return min((one for one in self.dues_us if one > now_us), default=None)
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.sleeps.append(seconds)
+        self.now_us += round(seconds * _S)
+        if len(self.sleeps) == 4:
+            raise _OverError
+
+
+async def test_what_falls_due_during_a_look_is_looked_at_next() -> None:
+    """And not a whole second later; once, however long that has been due."""
+    slow = Slow(50_000, 60_000)
+    with pytest.raises(_OverError):
+        await keep_time(slow, lambda: slow.now_us, slow.sleep)  # type: ignore[arg-type]
+    assert [0.002, 1.0, 1.0, 1.0] == slow.sleeps
 
 
 def test_the_next_silence() -> None:

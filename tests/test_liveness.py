@@ -79,6 +79,14 @@ def test_a_verdict_is_given_once_and_again_after_the_repeat_interval() -> None:
     assert told(liveness, cell(), 25) == ["node.silent"]
 
 
+def test_a_clock_that_is_set_back_keeps_no_verdict() -> None:
+    """What was told by the clock before is told again, and not hours later."""
+    liveness = listening()
+    assert told(liveness, cell(), 4000) == ["node.silent"]
+    assert told(liveness, cell(), 400) == ["node.silent"]
+    assert told(liveness, cell(), 401) == []
+
+
 def test_silent_back_and_silent_again() -> None:
     """When the state has followed, the next change is told at once."""
     liveness = listening()

@@ -76,7 +76,7 @@ class TestSqliteLog(DurableLogContract):
 async def test_two_processes_append_at_once(path: Path) -> None:
     """Offsets are dense, and each process's batches are whole and in its order."""
     log = SqliteLog(path)
-    await log.create_topics(dict.fromkeys(("t", "other"), TopicState(1)))
+    await log.create_topics({"t": TopicState(1)})
     writers = [start_writer(path, tag, 30, BATCH) for tag in ("a", "b")]
     answers = [writer.communicate(timeout=120)[0] for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0]
@@ -93,7 +93,7 @@ async def test_two_processes_append_at_once(path: Path) -> None:
 async def test_a_killed_writer_leaves_whole_batches_only(path: Path) -> None:
     """After kill -9 in the middle of appending, all that was acknowledged is there, and no part."""
     log = SqliteLog(path)
-    await log.create_topics(dict.fromkeys(("t", "other"), TopicState(1)))
+    await log.create_topics({"t": TopicState(1)})
     acknowledged = 0
     for round_number in range(3):
         writer = start_writer(path, f"r{round_number}", 100_000, 500)
@@ -175,7 +175,7 @@ def damage(path: Path) -> None:
 async def test_a_damaged_page(path: Path) -> None:
     """Damage in the middle of the file is told when it is read, not passed over."""
     async with SqliteLog(path) as log:
-        await log.create_topics(dict.fromkeys(("t", "other"), TopicState(1)))
+        await log.create_topics({"t": TopicState(1)})
         await log.append("t", 0, [Entry(b"k", os.urandom(2000)) for _ in range(2000)])
     damage(path)
     async with SqliteLog(path) as log:
@@ -186,7 +186,7 @@ async def test_a_damaged_page(path: Path) -> None:
 async def test_another_process_keeps_the_lock(path: Path) -> None:
     """An append gives up after the time-out and says why; reads go on, and so does the log."""
     async with SqliteLog(path, lock_timeout_s=0.2) as log:
-        await log.create_topics(dict.fromkeys(("t", "other"), TopicState(1)))
+        await log.create_topics({"t": TopicState(1)})
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LogUnavailable, match="locked"):
@@ -200,7 +200,7 @@ async def test_another_process_keeps_the_lock(path: Path) -> None:
 async def test_disk_full(path: Path) -> None:
     """An append that does not fit is refused whole; the log is usable when there is room."""
     async with SqliteLog(path) as log:
-        await log.create_topics(dict.fromkeys(("t", "other"), TopicState(1)))
+        await log.create_topics({"t": TopicState(1)})
         await log.append("t", 0, entries(1))
         log._db.execute("PRAGMA max_page_count = 20")
         with pytest.raises(LogUnavailable, match="disk is full"):
@@ -220,7 +220,7 @@ def test_a_reader_creates_nothing(path: Path) -> None:
 async def test_read_only(path: Path) -> None:
     """A reader sees another handle's appends, waits for them, and cannot write."""
     async with SqliteLog(path) as log:
-        await log.create_topics(dict.fromkeys(("t", "other"), TopicState(1)))
+        await log.create_topics({"t": TopicState(1)})
         async with SqliteLog(path, read_only=True) as reader:
             waiting = asyncio.create_task(reader.read("t", 0, 0, wait_s=30.0))
             await asyncio.sleep(0.05)
@@ -250,7 +250,7 @@ async def test_append_all_is_all_or_nothing(path: Path) -> None:
 async def test_many_open_at_once(path: Path) -> None:
     """Several processes that create the same file at the same time all get a log."""
     opened = await asyncio.gather(*(asyncio.to_thread(SqliteLog, path) for _ in range(8)))
-    await opened[0].create_topics(dict.fromkeys(("t", "other"), TopicState(1)))
+    await opened[0].create_topics({"t": TopicState(1)})
     for number, log in enumerate(opened):
         assert await log.append("t", 0, entries(1)) == [number]
         await log.close()

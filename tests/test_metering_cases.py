@@ -18,6 +18,7 @@ from ledger.log.memory import MemoryLog
 from ledger.log.sqlite import SqliteLog
 from ledger.metering.calendar import BadTime, months, span_of, zone_of
 from ledger.metering.periods import book_log
+from ledger.metering.policy import BadPolicy, policy_from_plain
 from ledger.metering.report import Report
 from ledger.metering.rows import GPU_HOUR_MILLI_US, Row
 from ledger.metering.stream import PartitionMeter, meter_log
@@ -492,3 +493,11 @@ def test_the_command_takes_months_policies_and_places(site_url: str, tmp_path: P
     (month, *_) = map(orjson.loads, lines.splitlines())
     assert "open" == month["state"]
     assert month["digest"] is None
+
+
+def test_the_first_hours_of_the_calendar_are_a_time_too() -> None:
+    """In the east they are in no year of UTC."""
+    found = span_of("0001-01-01T00:00:00+14:00", zone_of("UTC"))
+    assert found.start_us == found.end_us < 0
+    with pytest.raises(BadPolicy, match="no holder can pay for"):
+        policy_from_plain({"policy": "x", "holder_pays": [["idle kept"]]})

@@ -15,9 +15,9 @@ from ledger.metering.periods import book_log
 from ledger.metering.report import Report
 from ledger.metering.rows import PARTS
 from tests.books import by_books, by_ledger_lines, of_oracle
+from tests.demo_support import TRACE, US, Run, leases, run_whole
 from tests.metering_logs import FOREVER, metered, sums
 from tests.metering_oracle import Oracle
-from tests.test_demo import TRACE, US, Run, leases, run
 
 if TYPE_CHECKING:
     from ledger.metering.periods import BookedPeriod
@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo")]
 
 @pytest.fixture(scope="module")
 def month(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The whole demonstration, run once."""
-    return run(tmp_path_factory.mktemp("metering") / "ledger.sqlite")
+    """The whole demonstration, run once: also for `tests.test_demo`, in the same group."""
+    return run_whole(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")

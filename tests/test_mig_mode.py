@@ -9,8 +9,10 @@ import pytest
 from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.gpu import Process as OnGpu
 from collectors.nvml.codes import Code
+from collectors.said import agent_source
+from ledger.core.outbox import open_orders
 from ledger.testing import CoreDriver, device, mig_slice
-from tests.node_support import Rig
+from tests.node_support import Rig, library
 from tests.test_cli import Cli
 
 if TYPE_CHECKING:
@@ -122,6 +124,56 @@ async def test_a_process_on_the_device_is_a_no_of_the_node() -> None:
     failed = rig.last("order.failed")
     assert ("in-use", 4711) == (failed["reason"], failed["evidence"]["pid"])
     assert not rig.cell.state.devices[rig.node.gpus[0].uuid].mig_enabled
+
+
+async def test_nothing_is_leased_between_the_answer_and_the_mode_that_it_is_about() -> None:
+    """Whoever waits for the order puts the node online at once: by then the mode is known."""
+    rig = Rig(mig=False)
+    await rig.start()
+    put(rig, "maintenance")
+    assert "applied" == ask(rig)
+    rig.submit("r1")
+    rig.hear()
+    with library():
+        await rig.agent.work()
+    while rig.cell.state.orders:
+        ((number, said, _),) = rig.journal.unsent(1)
+        rig.carry(rig.cell.feed(said.type, said.data, source=agent_source("n1")))
+        rig.journal.sent([number], 0)
+    assert "applied" == put(rig, "online")
+    assert 1 == rig.node.gpus[0].mig
+    assert {} == rig.cell.state.leases, "a device in MIG mode is not leased whole"
+
+
+async def test_a_change_that_is_tried_again_is_given_up_under_a_lease() -> None:
+    """A host's own change: what was leased while it waited is not reset."""
+    rig = Rig(mig=False)
+    rig.node.gpus[0].clients = 1
+    await rig.start()
+    name = rig.agent.change_mode(rig.node.gpus[0].uuid, enabled=True)
+    await rig.settle(1)
+    assert rig.journal.fact(f"end {name}") is None, "somebody has the device open: it waits"
+    rig.submit("r1")
+    await rig.settle(0)
+    assert ["running"] == [one.state for one in rig.cell.state.leases.values()]
+    rig.node.gpus[0].clients = 0
+    await rig.settle(120)
+    assert 0 == rig.node.gpus[0].mig
+    assert "leased" == rig.journal.fact(f"end {name}")
+    assert ["running"] == [one.state for one in rig.cell.state.leases.values()]
+
+
+def test_orders_are_said_again_in_the_order_in_which_they_were_given() -> None:
+    """A node refuses one that is older than the last: the tenth must not come before the ninth."""
+    cell = cell_with(device("GPU-a"), device("GPU-b"))
+    while cell.state.next_id < 9:
+        mode(cell)
+        cell.tick(at_us=cell.now_us + 301_000_000)
+    assert ["applied", "applied"] == [mode(cell), mode(cell, "GPU-b")]
+    # A state that was loaded has its orders by their ids.
+    cell.state.orders = dict(sorted(cell.state.orders.items()))
+    assert ["c-o10", "c-o9"] == list(cell.state.orders)
+    assert ["c-o9", "c-o10"] == [one[3]["order"] for one in open_orders(cell.state)]
 
 
 def cell_with(*devices: dict[str, Any]) -> CoreDriver:

@@ -441,7 +441,7 @@ def test_terms_are_told() -> None:
         "2 whole device(s), architectures hopper, licences lic 2, same nvlink domain yes"
         == need_text({"mode": "whole", "count": 2, "terms": terms | {"apart": "/team#x"}})
     )
-    assert "1000/1000 of a device, delivery vgpu, vgpu type all" == need_text(
+    assert "100.00 % of a device, delivery vgpu, vgpu type all" == need_text(
         {"mode": "share", "terms": {"delivery": "vgpu", "vgpu_type": "all"}}
     )
 

@@ -8,12 +8,13 @@ import pytest
 
 from collectors.agent.agent import NodeOptions
 from collectors.agent.lease_work import Patience
+from collectors.agent.ledger_clock import learn_time
 from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.gpu import Process as OnGpu
 from collectors.fake_nvml.node import make_node
 from collectors.nvml.codes import Code
 from ledger.core.invariants import check
-from ledger.core.state import device_state
+from ledger.core.state import device_state, slice_state
 from ledger.testing import TEAM
 from schemas.messages import Order
 from tests.node_support import SECOND, Rig
@@ -405,6 +406,21 @@ async def test_orders_of_the_past_and_of_others_are_refused_with_a_code() -> Non
         assert code == rig.last("order.failed")["reason"]
     assert before == rig.real() == rig.believed()
     assert set() == calls
+
+
+async def test_what_a_refused_order_was_to_destroy_is_told_of_at_once() -> None:
+    """It is nobody's until its node has told of it again, which must not take ten minutes."""
+    rig = Rig()
+    await rig.start()
+    rig.layout(0, "3g.40gb")
+    await rig.settle(1)
+    assert "applied" == rig.layout(0)
+    (*_, order) = rig.orders
+    assert order.due_us is not None
+    learn_time(rig.journal, [order.due_us + 1])
+    await rig.settle(5)
+    assert "past-due" == rig.last("order.failed")["reason"]
+    assert ["present"] == [slice_state(one) for one in rig.cell.state.slices.values()]
 
 
 async def test_an_order_that_comes_again_is_answered_again_and_done_once() -> None:

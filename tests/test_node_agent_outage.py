@@ -11,6 +11,7 @@ import pytest
 from collectors.agent.agent import NodeAgent
 from collectors.agent.journal import Clock, Journal
 from collectors.agent.shell import NodeShell, ShellOptions
+from collectors.fake_nvml.gpu import Process as OnGpu
 from collectors.fake_nvml.node import make_node
 from collectors.fake_nvml.reader import FakeAsker, fake_library
 from collectors.nvml.host_facts import HostFacts
@@ -257,6 +258,33 @@ async def test_without_a_journal_old_orders_are_not_done_again() -> None:
     assert [] == list(rig.node.gpus[0].compute())
 
 
+async def test_a_journal_of_another_log_neither_answers_for_it_nor_makes_deaf() -> None:
+    """Where a log was begun anew its ids come again: what was proved then proves nothing now."""
+    rig = LogRig()
+    await rig.open()
+    for number in range(3):
+        await rig.ask(submit(CELL, f"r{number}"))
+        await rig.live(3)
+        await rig.ask(release(CELL, f"/team/a#r{number}/1"))
+        await rig.live(3)
+    row = next(rig.journal.order(f"{CELL}-o{at}") for at in range(9) if _is_clean(rig, at))
+    assert row is not None
+    sick = rig.node.gpus[[one.uuid for one in rig.node.gpus].index(row.plain["units"][0])]
+    sick.processes.append(OnGpu(4711, 900))
+    plain = {**row.plain, "due_us": row.plain["due_us"] + 60 * SECOND}
+    other = LogRig()
+    other.node, other.journal, other.time = rig.node, rig.journal, rig.time
+    await other.open()
+    await other.log.append("gpuledger.orders", None, [Entry(b"n1", orjson.dumps(plain))])
+    await other.live(3)
+    assert [] == sick.processes, "it was looked for what is there now, and that was ended"
+
+
+def _is_clean(rig: LogRig, number: int) -> bool:
+    row = rig.journal.order(f"{CELL}-o{number}")
+    return row is not None and row.kind == "clean"
+
+
 async def test_records_of_others_and_garbage_do_no_harm() -> None:
     """What is no order, or another node's, is passed over; the position goes on."""
     rig = LogRig()
@@ -273,6 +301,31 @@ async def test_records_of_others_and_garbage_do_no_harm() -> None:
     await rig.ask(submit(CELL, "r1"))
     await rig.live(3)
     assert "running" == next(iter(rig.state.leases.values())).state
+
+
+async def test_an_order_that_lacks_something_is_refused_and_the_next_is_heard() -> None:
+    """It would be read again at each start: an agent must not end by it."""
+    rig = LogRig()
+    await rig.open()
+    plain = {"node": "n1", "incarnation": "machine-boot-1", "cell": CELL}
+    uuid = rig.node.gpus[0].uuid
+    lacking: list[dict[str, Any]] = [
+        {"kind": "partition", "units": []},
+        {"kind": "mode", "units": [], "enabled": True},
+        {"kind": "mode", "units": [uuid]},
+        {"kind": "prepare", "units": [uuid]},
+        {"kind": "clean", "units": [], "lease": "x"},
+        {"kind": "stop", "units": [uuid]},
+    ]
+    for number, more in enumerate(lacking):
+        order = orjson.dumps({**plain, **more, "order": f"{CELL}-o{900 + number}"})
+        await rig.log.append("gpuledger.orders", None, [Entry(b"n1", order)])
+    await rig.ask(submit(CELL, "r1"))
+    await rig.live(3)
+    assert "running" == next(iter(rig.state.leases.values())).state
+    records = await rig.log.read(OBSERVATIONS, 0, 0, 10_000)
+    plains = [orjson.loads(one.value or b"{}") for one in records]
+    assert ["malformed"] * 6 == [one["reason"] for one in plains if "reason" in one]
 
 
 # -- in real time -------------------------------------------------------------------------

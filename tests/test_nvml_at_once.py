@@ -23,6 +23,8 @@ from tests.node_support import SECOND, Rig, library
 from tests.nvml_support import make_node
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from collectors.fake_nvml.node import FakeNode
     from collectors.nvml.watchdog import Asker
     from collectors.said import Said
@@ -241,3 +243,59 @@ async def test_samples_are_taken_while_the_agent_is_long_at_work() -> None:
         slow.go.set()
         stop.set()
         await task
+
+
+class Meanwhile:
+    """Answers a round's questions, and just before the events lets something happen, once."""
+
+    def __init__(self, inner: Asker, happens: Callable[[], None]) -> None:
+        self.inner = inner
+        self.happens: Callable[[], None] | None = happens
+
+    async def ask(self, op: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
+        """See `collectors.nvml.watchdog.Asker`."""
+        questions = arguments.get("questions", ())
+        if self.happens is None or not {"signs", "events"} <= {name for name, _ in questions}:
+            return await self.inner.ask(op, timeout_s=timeout_s, **arguments)
+        answers = []
+        for name, more in questions:
+            if name == "events":
+                self.happens()
+            answers.append(await self.inner.ask(name, **more))
+        self.happens = None
+        return answers
+
+    async def close(self) -> None:
+        """See `collectors.nvml.watchdog.Asker`."""
+        await self.inner.close()
+
+
+async def test_an_xid_is_judged_by_signs_that_were_read_after_it() -> None:
+    """It struck while a round asked: what the device said before that is no verdict on it."""
+    sampled = await Sampled("L40S").start()
+    rig = sampled.rig
+    (gpu,) = rig.node.gpus
+
+    def strikes() -> None:
+        gpu.recovery_action = 1
+        rig.node.happen(Event(gpu, XID, 119))
+
+    sampled.asked.inner = asker = Meanwhile(sampled.asked.inner, strikes)
+    while asker.happens is not None:
+        await sampled.seconds(1)
+    rig.tell_ledger()
+    (told,) = [one for _, one in rig.said if "fault" in one]
+    assert ("xid-119", "device") == (told["fault"]["code"], told["fault"]["ends"])
+    assert ("unhealthy", 1) == (told["health"], told["evidence"]["recovery_action"])
+
+
+async def test_an_answer_to_another_question_is_none() -> None:
+    """A sample that was planned anew meanwhile, as a wide one, is asked for as that."""
+    node = make_node("n1", ("L40S",))
+    (uuid,) = [gpu.uuid for gpu in node.gpus]
+    with fake_library():
+        reader = NvmlReader(FakeAsker(node))
+        uses: dict[str, Any] = {"uuids": [uuid], "wide": False, "counted": False}
+        async with reader.at_once(Wanted(uses, None, [uuid], [uuid])):
+            (found,) = await reader.uses(**uses | {"wide": True})
+    assert found.memory is not None

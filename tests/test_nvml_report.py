@@ -24,8 +24,15 @@ from collectors.nvml.host_facts import (
     process_there,
 )
 from collectors.nvml.reader import Inventory, NvmlReader
-from collectors.nvml.readings import Device, Fabric, Host, Memory, NvLink, Pci, Remapped
-from collectors.nvml.report import Note, Standing, health_of, links_of, node_inventory
+from collectors.nvml.readings import Device, Fabric, Host, Memory, NvLink, Pci, Remapped, Vgpu
+from collectors.nvml.report import (
+    Note,
+    Standing,
+    device_report,
+    health_of,
+    links_of,
+    node_inventory,
+)
 from ledger.core.derived.makers import read_geometry
 from ledger.core.mig.layouts import Instance, legal_starts, occupation_fault
 from ledger.testing import CoreDriver
@@ -154,6 +161,39 @@ async def test_a_bare_instance_counts_among_the_most_of_its_kind() -> None:
 
     assert () == starts["1g.10gb+me"]
     assert (0, 1, 2, 3, 4, 5) == starts["1g.10gb"]
+
+
+async def test_what_no_observation_has_room_for_is_left_out_and_noted() -> None:
+    """A newer driver's name or number costs that, and not the node its agent."""
+    node = make_node("n1", ["H100-80GB"], mig=True)
+    put_slice(node.gpus[0], "1g.10gb", 0)
+    put_slice(node.gpus[0], "2g.20gb", 2)
+    with fake_library():
+        (device,) = (await NvmlReader(FakeAsker(node)).inventory()).devices
+    first, *rest = device.profiles
+    types = tuple(Vgpu(at, f"NVIDIA X-{at}Q", 1, 1024, creatable=True) for at in range(70))
+    odd = replace(types[0], name="?" * 80)
+    report, notes = device_report(
+        replace(
+            device,
+            profiles=(replace(first, name="New Kind"), replace(rest[0], most=65), *rest[1:]),
+            instances=(
+                replace(device.instances[0], start=64),
+                *device.instances[1:],
+            ),
+            vgpus=(odd, *types),
+        ),
+        STANDING,
+    )
+    assert report is not None
+    assert "healthy" == report.health
+    assert len(device.profiles) - 2 == len(report.profiles)
+    assert 1 == len(report.slices)
+    assert 64 == len(report.vgpu_types)
+    texts = [one.text for one in notes]
+    assert 2 == len([text for text in texts if text.startswith("ProfileReport left out")])
+    assert any(text.startswith("SliceReport left out: start") for text in texts)
+    assert "6 types of vGPU left out: there are too many" in texts
 
 
 async def test_without_the_right_to_list_a_device_is_unknown() -> None:

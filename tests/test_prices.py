@@ -8,7 +8,10 @@ import pytest
 
 from ledger.billing.prices import NoBook, prices_on_record
 from ledger.core.digest import load_fold, save_fold
+from ledger.ingest import Refusal, ingest
+from ledger.log.port import Record
 from ledger.testing import CoreDriver, device
+from ledger.wire import input_entry
 from tests.audit_support import room_with
 
 if TYPE_CHECKING:
@@ -165,3 +168,19 @@ async def test_an_auditor_is_told_which_book_and_which_reservation() -> None:
         ).rows
 
     assert [("list", True), ("other", True), ("list", False), ("night", True)] == found
+
+
+@pytest.mark.parametrize(
+    "when", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "0999-12-31T23:59:59Z"]
+)
+def test_c51_a_price_beyond_the_calendar_is_put_aside(when: str) -> None:
+    """It has no year that every reader takes: it is no input, and ends no worker."""
+    plain = _HEAD | {"prices": [_price("h100", when)]}
+    entry = input_entry("c", "prices.apply", "/operator", "p1", plain)
+    record = Record("gpuledger.requests", 0, 0, _NOW_US, entry.key, entry.value, entry.headers)
+
+    refusal = ingest(record, "requests")
+
+    assert isinstance(refusal, Refusal)
+    assert "bad_field" == refusal.code
+    assert "a year from 1000 to 9998" in refusal.detail

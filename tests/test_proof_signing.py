@@ -320,6 +320,7 @@ def test_a_changed_record_is_named_by_the_command(cli: Cli) -> None:
 
 WRONG = {
     "no key": (("verify", "--checkpoint", "checkpoints"), 2, "needs --key"),
+    "a key alone": (("verify", *PUBLIC), 2, "--key needs --checkpoint"),
     "the private key": (
         ("verify", "--checkpoint", "checkpoints", "--key", "site.key"), 2, "the .pub file",
     ),

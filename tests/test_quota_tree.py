@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ledger.core.digest import digest, load_fold, save_fold
 from ledger.core.quotas.quota import available
 from ledger.testing import CoreDriver, device
 
@@ -278,3 +279,13 @@ def test_a_queue_has_a_longest_run() -> None:
     assert "exceeds_max_run" == submit(cell, "a", max_run_s=101)
     cell.submit("x", tenant="a")
     assert cell.lease("x").due_us == cell.lease("x").granted_us + 100_000_000
+
+
+def test_s1_more_time_than_64_bits_hold_is_the_most_that_is_remembered() -> None:
+    """Many devices held for years and given back at once: the state has a digest all the same."""
+    cell = tree()
+    assert "granted" == submit(cell, "a", 10)
+    (lease,) = cell.state.leases
+    cell.release(lease, at_us=cell.now_us + 2 * 10**15)
+    assert (1 << 63) - 1 == cell.state.quotas["org"].used_milli_us
+    assert cell.digest() == digest(load_fold(save_fold(cell.fold)).cells)

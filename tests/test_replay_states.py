@@ -151,3 +151,29 @@ async def test_partitions_are_apart(tmp_path: Path) -> None:
         folds = await fold_at(log, PREFIX, {0: EVERY + 1, 1: EVERY + 2}, stores)
     assert digest(folds[0].cells) == digest(folds_of(one, EVERY + 1).cells)
     assert digest(folds[1].cells) == digest(folds_of(other, EVERY + 2).cells)
+
+
+async def test_a_snapshot_under_another_name_is_passed_over(tmp_path: Path) -> None:
+    """It would be a state of the future: what it holds is of another offset than its name says."""
+    values = drawn()
+    async with await log_of("memory", tmp_path, values) as log:
+        stores = await made(log, tmp_path / "positions")
+        there = stores[0].offsets(0)
+        there[2 * EVERY].rename(there[EVERY])
+        folds = await fold_at(log, PREFIX, {0: EVERY + 1}, stores)
+        assert digest(cells_of(folds)) == digest(folds_of(values, EVERY + 1).cells)
+        assert [there[EVERY]] == [one.path for one in stores[0].set_aside]
+
+
+async def test_a_second_call_makes_anew_what_cannot_be_used(tmp_path: Path) -> None:
+    """Of an earlier version of the program, cut off, or of another log: else it stays so."""
+    values = drawn()
+    async with await log_of("memory", tmp_path, values) as log:
+        (store,) = await made(log, tmp_path / "positions")
+        there = store.offsets(0)
+        whole = there[EVERY].read_bytes()
+        there[EVERY].write_bytes(whole.replace(b'{"v":3,', b'{"v":2,', 1))
+        there[2 * EVERY].write_bytes(there[2 * EVERY].read_bytes()[:-1])
+        again = [offset async for _, offset in make_snapshots(log, PREFIX, store, EVERY)]
+        assert [EVERY, 2 * EVERY] == again
+        assert there[EVERY].read_bytes() == whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -113,3 +114,27 @@ def test_old_ones_are_removed(tmp_path: Path) -> None:
         store.save(0, driver.fold, driver.records[-1])
 
     assert 2 == len(list(tmp_path.iterdir()))
+
+
+def test_half_a_snapshot_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a full disk nothing stays; what a killed process has left goes with the next one."""
+    driver, store = _driver(), SnapshotStore(tmp_path, TOPIC)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ledger.snapshots.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.save(0, driver.fold, driver.records[-1])
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    left = tmp_path / f"{TOPIC}-0-{1:020d}.partial-999999999"
+    others = tmp_path / f"{TOPIC}-0-{1:020d}.partial-{os.getppid()}"
+    left.write_bytes(b"half")
+    others.write_bytes(b"half")
+
+    path = store.save(0, driver.fold, driver.records[-1])
+
+    assert {path, others} == set(tmp_path.iterdir())

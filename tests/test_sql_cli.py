@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,6 +17,7 @@ from ledger.audit import query_record
 from ledger.audit.sql_texts import REPORTS, VIEWS
 from ledger.audit.tables import TABLES
 from ledger.cli import app
+from ledger.cli.json_text import json_text
 from ledger.cli.report import _IDS, _TIMES
 from ledger.log.port import Entry, LogUnavailable
 from ledger.log.sqlite import SqliteLog
@@ -226,3 +229,19 @@ async def test_a_log_from_before_gets_the_topic(tmp_path: Path) -> None:
         assert "audit/0@0" == await query_record.keep_on_log(log, "other", "/x", query)
         assert "audit/0@1" == await query_record.keep_on_log(log, "other", "/x", query)
         assert 1 == await log.partitions("other.audit")
+
+
+def test_json_has_all_digits_of_a_number_of_more_than_64_bits(run: Any) -> None:
+    """Sums of a large site are so large: thousandths x microseconds, MiB x microseconds."""
+    done = run("sql", "SELECT 2::HUGEINT ** 100 AS n, [3, -(2::HUGEINT ** 70)] AS more", "--json")
+    assert (0, "") == (done.exit_code, done.stderr)
+    assert {"n": 2**100, "more": [3, -(2**70)]} == json.loads(done.stdout)
+    assert {"a": {"b": 2**64}, "c": "2026-01-01"} == json.loads(
+        json_text({"a": {"b": 2**64}, "c": date(2026, 1, 1)})
+    )
+
+
+def test_a_time_that_is_none_in_utc_is_wrong_usage(run: Any) -> None:
+    """The first hours of the year 1 in the east are in no year of UTC."""
+    done = run("report", "who-held", "--at", "0001-01-01T00:00:00+14:00")
+    assert (2, True) == (done.exit_code, "is a time such as" in done.stderr)

@@ -22,6 +22,7 @@ from ledger.core.fold import Fold, LogDamaged
 from ledger.log.memory import MemoryLog
 from ledger.log.port import Entry, TopicState
 from ledger.reading import Damaged, Upto
+from ledger.testing import CoreDriver, device
 from schemas.events import EVENT_MODELS
 from schemas.limits import RECORD_VERSION
 from tests.audit_support import fill, room_with
@@ -92,6 +93,8 @@ def room() -> Iterator[Room]:
         ("SELECT utc('2026-03-29T02:30:00+02:00')", [("2026-03-29 00:30:00",)]),
         ("SELECT [1, NULL], {'a': 1.5::DOUBLE}, 1.5::DECIMAL(9, 2), 'x'::BLOB, 'inf'::DOUBLE",
          [([1, None], {"a": 1.5}, "1.50", "78", "inf")]),
+        ("SELECT TIMESTAMPTZ '2026-03-29T02:30:00+02:00', now() > TIMESTAMPTZ '2026-01-01'",
+         [("2026-03-29 00:30:00+00:00", True)]),
         ("SELECT 170141183460469231731687303715884105727::HUGEINT",
          [(170_141_183_460_469_231_731_687_303_715_884_105_727,)]),
     ],
@@ -335,3 +338,40 @@ def test_the_document_lists_every_view() -> None:
     names = [one.name for one in TABLES] + [one.name for one in VIEWS]
     found = [name for name in _views_in_documents() if name in names]
     assert sorted(names) == sorted(found)
+
+
+def test_a_value_that_python_has_not_is_told_as_that(room: Room) -> None:
+    """Not as a lack of memory; as text there is an answer."""
+    with pytest.raises(BadQuery, match="CAST it to VARCHAR") as told:
+        room.ask("SELECT INTERVAL '10000000 years'")
+    assert not isinstance(told.value, AtLimit)
+    found = room.ask("SELECT CAST(INTERVAL '10000000 years' AS VARCHAR)")
+    assert [("10000000 years",)] == found.rows
+
+
+async def test_an_id_that_is_used_again_once_it_is_forgotten_is_another_lease() -> None:
+    """After 32 days a source may use one again: each of both leases has its own time."""
+    cell = CoreDriver()
+    cell.pool(silent_grace_s=500_000_000), cell.queue(), cell.quota()
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    ask, hour_us = {"mode": "whole", "count": 2}, 3_600_000_000
+    for held_us in (hour_us, hour_us // 2):
+        assert "granted" == cell.submit("r", ask).code
+        cell.release(cell.lease("r").id, at_us=cell.now_us + held_us)
+        cell.answer_all_orders()
+        for _ in range(34):
+            # A day, and a record of it: what is old is forgotten with the records.
+            cell.quota("other", nominal_gpu_milli=cell.now_us % 1_000)
+            cell.now_us += 24 * hour_us
+    async with room_with(cell.records) as room:
+        assert [(hour_us, True), (hour_us // 2, True)] == room.ask(
+            "SELECT held_us, epoch_us(ended) - epoch_us(granted) = held_us FROM leases"
+            " ORDER BY granted"
+        ).rows
+        assert [(4, 4000, True)] == room.ask(
+            "SELECT count(*), CAST(sum(charge_milli) AS BIGINT), bool_and(cleaned > ended"
+            " AND cleaned < ended + INTERVAL 1 HOUR) FROM holdings"
+        ).rows
+        assert [("10800.000000000",)] == room.ask(
+            "SELECT gpu_seconds('t', '1970-01-01', '1980-01-01')"
+        ).rows

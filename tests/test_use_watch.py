@@ -231,6 +231,48 @@ async def test_who_shares_a_card_is_metered_by_its_processes() -> None:
     assert [] == window["leases"]
 
 
+async def test_c43_who_shares_a_card_is_not_idle_for_a_clock_that_is_set_back() -> None:
+    """The driver stamps processes' use by the wall clock: what is new is then older than before."""
+    rig = Rig(("L40S",))
+    name = await leased(rig, {"mode": "share", "gpu_milli": 400, "memory_mib": 8_000})
+    (gpu,) = rig.node.gpus
+    gpu.processes = [Process(1, 10, sm_percent=30)]
+    rig.processes.leases = {1: name}
+    watch = rig.agent.use_watch()
+
+    async def windows() -> list[dict[str, Any]]:
+        found = []
+        for _ in range(100):
+            gpu.use_stamp_us = rig.time.wall_us
+            found += await watched(rig, watch, 1)
+        return [one for window in found for one in window["leases"]]
+
+    assert {300} == {one["busy_permille"] for one in await windows()}
+    rig.time.wall_us -= 3_600 * SECOND
+    assert {300} == {one["busy_permille"] for one in await windows()}
+    rig.tell_ledger()
+    assert "task.use" not in rig.types()
+
+
+async def test_numbers_that_cannot_be_are_missing_and_cost_nobody_else_a_record() -> None:
+    """Some drivers tell such parts of a hundred: the record of a node must not be lost by one."""
+    rig = Rig(("L40S", "L40S"))
+    share = {"mode": "share", "gpu_milli": 400, "memory_mib": 8_000}
+    name = await leased(rig, share)
+    (hold,) = rig.journal.bound(lease=name)
+    mad, well = sorted(rig.node.gpus, key=lambda gpu: gpu.uuid != hold.unit)
+    mad.utilization, well.utilization = (4_294_967_295, 0), (50, 0)
+    mad.processes = [Process(1, 10, sm_percent=2_000_000)]
+    rig.processes.leases = {1: name}
+    (window,) = await watched(rig, rig.agent.use_watch(), 10)
+    found = {one["uuid"]: one for one in window["devices"]}
+    assert 500 == found[well.uuid]["busy_permille"]
+    assert "busy_permille" not in found[mad.uuid]
+    missing = found[mad.uuid]["missing"]
+    assert ["implausible"] * 2 == [missing[name] for name in ("utilization", "process_utilization")]
+    assert [] == window["leases"]
+
+
 async def test_a_device_that_hangs_costs_the_others_one_sample() -> None:
     """It rests; the others are sampled again at once, and it has a reason instead of a use."""
     rig = Rig(("L40S", "L40S"))

@@ -19,6 +19,7 @@ from ledger.counterfactual.peaks import read_peaks
 from ledger.counterfactual.replay import NoCell, Options
 from ledger.counterfactual.world import Refused
 from ledger.log.memory import MemoryLog
+from ledger.log.port import TopicState
 from ledger.metering.policy import POLICIES
 from ledger.testing import CoreDriver, device
 from ledger.wire import full_name, input_entry
@@ -453,3 +454,16 @@ async def test_a_file_stands_in_the_place_of_what_the_log_applies() -> None:
         outcome = await replayed(log, changes, first)
         assert 1000 == outcome.world.state.quotas["t"].limits["gpu"].nominal
         assert outcome.world.passed_over["quota.apply"] >= 1
+
+
+async def test_c51_what_is_no_measure_of_use_is_passed_over() -> None:
+    """Records that are JSON and not what a node says end nothing, and are no peaks."""
+    log = MemoryLog()
+    await log.create_topics({f"{PREFIX}.usage": TopicState(1)})
+    bad: list[Any] = [[1], {"devices": 5}, {"devices": [1, {"processes": {"lease": "a"}}]}]
+    bad.append({"devices": [{"processes": [{"lease": 1, "memory_mib": 1},
+                                           {"lease": "x#a/1", "memory_mib": "7"}]}]})  # fmt: skip
+    entries = [input_entry("n1", "node.usage", "/nodes/n1", f"u{at}", one)
+               for at, one in enumerate(bad)]  # fmt: skip
+    await log.append(f"{PREFIX}.usage", 0, entries)
+    assert {} == await read_peaks(log, PREFIX)

@@ -12,10 +12,10 @@ from collectors.fake_nvml.node import Event
 from collectors.health.hearing import WatchOptions
 from collectors.nvml.codes import Code
 from collectors.nvml.events import XID
+from ledger.amounts import time_text
 from ledger.answers.outages import Outage
 from ledger.cli.explained import explained, waiting
 from ledger.explain import Explanation, why
-from ledger.wording import time_text
 from tests.answers import ask, explain, history, site
 from tests.node_support import SECOND, Rig
 from tests.nvml_support import put_slice

@@ -20,7 +20,7 @@ import structlog
 
 from collectors.agent.baselines import learn
 from collectors.agent.lease_work import LeaseWork, Patience
-from collectors.agent.order_checks import not_for_this
+from collectors.agent.order_checks import is_another, not_for_this
 from collectors.agent.partition_work import PartitionWork
 from collectors.agent.telling import Teller, keep_told, last_told
 from collectors.agent.view import same_but_health, view
@@ -173,6 +173,10 @@ class NodeAgent:
             if position is not None:
                 self.journal.keep(f"orders-{position[0]}", position[1])
             known = self.journal.order(order.order)
+            if known is not None and is_another(order, known):
+                _log.warning("an order of another log had this id", order=order.order)
+                self.journal.forget_order(order.order)
+                known = None
             if known is not None:
                 if known.answer is not None:
                     self.journal.say_again(known.answer)
@@ -183,6 +187,9 @@ class NodeAgent:
                 row = self.journal.order(order.order)
                 assert row is not None, "it was kept just now"
                 self._teller.fail(row, code, evidence)
+                if order.kind == "partition":
+                    # What it was to destroy is nobody's until this node has told of it again.
+                    self.retell()
             elif order.kind in ("partition", "mode"):
                 self.journal.keep(f"newest {order.units[0]}", order.order)
 
@@ -263,6 +270,7 @@ class NodeAgent:
             self._quiet = False
             if self._health.heard:
                 self._rounds.distrust()
+                self._reader.distrust()
             await self._look()
 
     def _now_us(self) -> int:
@@ -316,9 +324,7 @@ class NodeAgent:
         for change in judged.before:
             self._teller.say("device.health", **change)
         if whole:
-            about = {"node", "incarnation", "node_time_us"}
-            plain = judged.told.model_dump(mode="json", exclude=about, exclude_none=True)
-            self._teller.say("node.inventory", **{**plain, "epoch": self.epoch})
+            self._teller.inventory(judged.told)
             self._retell_us = self._now_us() + self._options.retell_us
         for change in judged.after:
             self._teller.say("device.health", **change)

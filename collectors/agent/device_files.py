@@ -83,17 +83,22 @@ class DeviceFiles:
         open files of the machine.
         """
         wanted = self._file(minor, gi, ci)
-        if wanted is None or not self._proc.is_dir():
+        if wanted is None:
+            return None
+        try:
+            pids = list(self._pids())
+        except OSError:
             return None
         found, unread = [], 0
-        for pid in self._pids():
+        for pid in pids:
             try:
                 about = self._about(pid) if self._holds(pid, wanted) else None
-            except PermissionError:
-                unread += 1
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
                 # It has ended meanwhile.
                 continue
+            except OSError:
+                # No right to it, or no file descriptor left to look with.
+                unread += 1
             else:
                 found += [] if about is None else [about]
         return Holders(tuple(found), unread)

@@ -27,6 +27,7 @@ __all__ = ["Bound", "Clock", "Hold", "Journal", "JournalBusy", "OrderRow", "Stam
 
 #: Closed orders that are kept, to answer copies of them again.
 _REMEMBERED = 10_000
+_FORGOTTEN = "FROM orders WHERE rowid <= (SELECT max(rowid) FROM orders) - ? AND state != 'open'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +149,15 @@ class Journal(JournalFile):
             plain = _text({"type": answer.type, "id": answer.id, "data": answer.data})
         with self.transaction():
             self.write("UPDATE orders SET state = 'closed', answer = ? WHERE id = ?", plain, name)
-            self.write(
-                "DELETE FROM orders WHERE state != 'open' AND rowid <="
-                " (SELECT max(rowid) FROM orders) - ?",
-                _REMEMBERED,
-            )
-            self.write("DELETE FROM steps WHERE id NOT IN (SELECT id FROM orders)")
+            # Those that go are found by their number: the others are not gone through.
+            self.write(f"DELETE FROM steps WHERE id IN (SELECT id {_FORGOTTEN})", _REMEMBERED)  # noqa: S608 - the clause above
+            self.write(f"DELETE {_FORGOTTEN}", _REMEMBERED)
+
+    def forget_order(self, name: str) -> None:
+        """Forget an order, with its steps."""
+        with self.transaction():
+            self.write("DELETE FROM orders WHERE id = ?", name)
+            self.write("DELETE FROM steps WHERE id = ?", name)
 
     def step(self, name: str, at: int, phase: str, code: str = "", **detail: object) -> None:
         """Keep that a step is about to be made (``before``), was (``after``) or ``failed``."""

@@ -196,7 +196,9 @@ class LeaseWork:
         holders = [each for each in told.found if each.pid not in listed]
         mine = [each.pid for each in holders if self._processes.lease(each.pid) == one.lease]
         left = left_by(holders, mine, one.since.steady_us)
-        held = mine if found.others else [each.pid for each in left]
+        # Nobody has come under a lease that this boot never began, and its time is another boot's.
+        alone = not found.others and one.state != "void"
+        held = [each.pid for each in left] if alone else mine
         return replace(
             found, holders=len(holders), unread=told.unread, held=tuple(held), looked=True
         )

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Any
 from collectors.agent.ledger_clock import is_past
 
 if TYPE_CHECKING:
-    from collectors.agent.journal import Journal
+    from collectors.agent.journal import Journal, OrderRow
     from schemas.messages import Order
 
-__all__ = ["not_for_this"]
+__all__ = ["is_another", "not_for_this"]
+
+
+#: What an order of each kind cannot be carried out without.
+_NEEDED = {
+    "prepare": ("lease", "units"),
+    "stop": ("lease",),
+    "clean": ("lease", "units"),
+    "partition": ("units",),
+    "mode": ("units", "enabled"),
+}
 
 
 def not_for_this(
@@ -25,6 +35,9 @@ def not_for_this(
     for code, (named, mine) in said.items():
         if named != mine:
             return code, {"named": named, "here": mine}
+    lacks = [name for name in _NEEDED[order.kind] if getattr(order, name) in ("", (), None)]
+    if lacks:
+        return "malformed", {"lacks": lacks[0]}
     if order.kind not in ("partition", "mode"):
         return "", {}
     newest = journal.fact(f"newest {order.units[0]}")
@@ -33,6 +46,17 @@ def not_for_this(
         return "older-order", {"newest": newest}
     late = is_past(journal, order.due_us)
     return ("past-due", {"due_us": order.due_us}) if late else ("", {})
+
+
+def is_another(order: Order, known: OrderRow) -> bool:
+    """Say whether an order that was answered under this id was another one.
+
+    Ids are counted up in one log. Where that was begun anew they come again, and the answer of
+    before would prove what nobody has looked at.
+    """
+    names = ("kind", "lease") if order.kind == "prepare" else ("kind", "lease", "due_us")
+    said = order.model_dump(mode="json", include=set(names))
+    return known.state != "open" and any(said[name] != known.plain.get(name) for name in names)
 
 
 def _number(order: str) -> int:

@@ -25,15 +25,16 @@ from collectors.nvml.report import device_report
 from schemas.events import PartitionStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from collectors.agent.journal import Journal, OrderRow
+    from collectors.agent.journal import Bound, Journal, OrderRow
     from collectors.agent.telling import Teller
     from collectors.mig.plan import Step
     from collectors.mig.runner import Outcome, SagaRunner
     from collectors.nvml.reader import NvmlReader
     from collectors.nvml.readings import Device
     from collectors.nvml.report import Standing
+    from schemas.observations import NodeInventory
 
 __all__ = ["PartitionWork"]
 
@@ -71,6 +72,9 @@ class PartitionWork:
                 self._refuse(row, found)
                 return None
             self._journal.plan(row.id, {"steps": steps_to_plain(found)})
+        elif row.kind == "mode" and not row.reason and self._held([uuid]) is not None:
+            # It was leased while the change waited for its next try.
+            self._journal.give_up(row.id, "leased")
         planned = self._journal.order(row.id)
         assert planned is not None, "it is open"
         outcome = await self._sagas.advance(planned, uuid, device)
@@ -88,10 +92,14 @@ class PartitionWork:
             steps = [PartitionStep.model_validate(one) for one in row.plain["steps"]]
             units = [device.uuid, *(one.mig_uuid for one in steps if one.mig_uuid)]
             found = plan_partition(steps, device)
-        held = next((one for unit in units for one in self._journal.bound(unit=unit)), None)
+        held = self._held(units)
         if held is not None:
             return Refusal("leased", {"unit": held.unit, "lease": held.lease})
         return found
+
+    def _held(self, units: Iterable[str]) -> Bound | None:
+        """Return the first lease that holds one of the units."""
+        return next((one for unit in units for one in self._journal.bound(unit=unit)), None)
 
     def _refuse(self, row: OrderRow, refusal: Refusal) -> None:
         _log.warning("order refused", order=row.id, code=refusal.code, evidence=refusal.evidence)
@@ -112,6 +120,10 @@ class PartitionWork:
                 self._say_held(outcome)
             self._journal.gone(self._destroyed(row))
             learn(self._journal, outcome.device)
+            changed = self._keep_changed(outcome.device)
+            if row.kind == "mode" and changed is not None:
+                # With the answer the device may be leased: the ledger must know its mode by then.
+                self._teller.inventory(changed)
             if _own(row):
                 self._journal.keep(f"end {row.id}", outcome.reason or "done")
                 self._journal.close_order(row.id)
@@ -121,28 +133,30 @@ class PartitionWork:
                 self._teller.done(row, outcome.evidence)
             else:
                 self._teller.done(row, outcome.evidence, slices=self._made(row, outcome.device))
-            self._keep_changed(outcome.device)
         if outcome.reason:
             _log.warning(
                 "change failed", order=row.id, reason=outcome.reason, evidence=outcome.evidence
             )
         self.retell()
 
-    def _keep_changed(self, device: Device) -> None:
-        """Take what an answer has told as said: the next change of the device may have begun.
+    def _keep_changed(self, device: Device) -> NodeInventory | None:
+        """Take what an answer tells as said: the next change of the device may have begun.
 
         While it lasts the device is said to be as it was, and that is as the answer said.
+        Return the inventory with it; None where nothing is to be said of the device.
         """
         last, (report, _) = last_told(self._journal), device_report(device, self._standing)
         if last is None or report is None:
-            return
+            return None
         names = ("slices", "profiles", "mig_enabled", "mig_pending", "compute_slices")
         changed = {name: getattr(report, name) for name in names}
         devices = tuple(
             one.model_copy(update=changed) if one.uuid == device.uuid else one
             for one in last.devices
         )
-        keep_told(self._journal, last.model_copy(update={"devices": devices}))
+        now = last.model_copy(update={"devices": devices})
+        keep_told(self._journal, now)
+        return now
 
     def _destroyed(self, row: OrderRow) -> list[str]:
         """Return the slices whose end the order was: one that stands there now is another."""

@@ -17,10 +17,10 @@ import structlog
 from pydantic import ValidationError
 
 from collectors.agent.ledger_clock import learn_time, time_is_known
-from collectors.loops import run_until
 from collectors.said import agent_source
 from ledger.log.partition import partition_of
 from ledger.log.port import LogDamaged, LogUnavailable, UnknownTopic
+from ledger.loops import run_until
 from ledger.wire import full_name
 from schemas.catalogue import adapter
 
@@ -91,8 +91,13 @@ class NodeShell:
         self._partition = partition_of(self._key, await self._log.partitions(self._orders))
         journal = self._agent.journal
         position = journal.fact(f"orders-{self._partition}")
+        end = await self._log.end(self._orders, self._partition)
+        if position is not None and position > end:
+            # It would be deaf until the topic is as long as that of another log was.
+            _log.warning("the journal is of another log", position=position, end=end)
+            position = None
         if position is None:
-            position = await self._log.end(self._orders, self._partition)
+            position = end
             journal.keep(f"orders-{self._partition}", position)
         elif not time_is_known(journal):
             await self._ask_time()
@@ -202,7 +207,7 @@ class NodeShell:
         loops = [self._hear_on, self._work_on, self._send_on, self._beat_on]
         if self._options.use is not None:
             loops.append(self._watch_on)
-        await run_until(stop, [loop() for loop in loops])
+        await run_until(stop, *[loop() for loop in loops])
 
     async def _hear_on(self) -> None:
         # The node is watched also while there is no log: what is seen is told when it is back.

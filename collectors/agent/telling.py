@@ -34,6 +34,12 @@ class Teller:
         }
         return self._journal.say(kind, about | data)
 
+    def inventory(self, now: NodeInventory) -> None:
+        """Say the whole inventory, as of this start of the agent."""
+        about = {"node", "incarnation", "node_time_us", "epoch"}
+        plain = now.model_dump(mode="json", exclude=about, exclude_none=True)
+        self.say("node.inventory", **plain, epoch=self._journal.fact("epoch"))
+
     def took_us(self, since: Stamp) -> int:
         """Return how long it is since then, by the steady clock of this boot."""
         return max(0, self._journal.clock.steady_us() - since.steady_us)

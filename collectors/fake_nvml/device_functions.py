@@ -271,10 +271,12 @@ def _utilization(node: FakeNode, gpu: FakeGpu, info: Any) -> Code:
 def _process_use(node: FakeNode, gpu: FakeGpu, into: Any, count: Any, since: Any) -> Code:
     if gpu.mig:
         return Code.NOT_SUPPORTED
-    if not gpu.processes:
+    stamp_us = gpu.use_stamp_us
+    if not gpu.processes or (stamp_us is not None and stamp_us <= number(since)):
         return Code.NOT_FOUND
     return _write(count, into, gpu.processes, lambda struct, one: fill(
-        struct, pid=one.pid, timeStamp=1, smUtil=one.sm_percent, memUtil=0, encUtil=0, decUtil=0
+        struct, pid=one.pid, timeStamp=stamp_us or 1, smUtil=one.sm_percent,
+        memUtil=0, encUtil=0, decUtil=0,
     ))  # fmt: skip
 
 

@@ -125,6 +125,8 @@ class FakeGpu:
     halves: tuple[int, int] | None = None
     shifted: int = 0
     clients: int = 0
+    #: The driver's stamp (us) of processes' use; None: whatever is asked for is new.
+    use_stamp_us: int | None = None
     processes: list[Process] = field(default_factory=list)
     base_mib: int = 0
     leaked_mib: int = 0

@@ -149,8 +149,9 @@ class KernelLog:
             now = self._path.stat()
             if now.st_ino != self.position[0]:
                 # It was rotated; all that was written to the old one has been read.
+                new = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 os.close(self._fd)
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._fd = new
                 self.position = [now.st_ino, 0]
                 found += self._more()
             elif now.st_size < self.position[1]:

@@ -14,6 +14,7 @@ from collectors.health.hearing import Hearing, WatchOptions
 from collectors.health.rules import Memory, Seen, Verdict, judge
 from collectors.nvml.codes import GONE, word
 from collectors.nvml.report import health_of
+from schemas.limits import MAX_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -222,16 +223,13 @@ def _told(
     )
 
 
-_MOST_TEXT = 600
-
-
 def _fault(uuid: str, health: str, fault: Fault) -> dict[str, Any]:
     scope = {"xid": fault.xid, "gi": fault.gi, "ci": fault.ci}
     plain = {name: value for name, value in scope.items() if value is not None}
     return {
         "device": uuid,
         "health": health,
-        "reason": fault.reason[:_MOST_TEXT],
+        "reason": fault.reason[:MAX_TEXT],
         "evidence": fault.evidence,
         "fault": {"code": fault.code, "ends": fault.ends, **plain},
     }
@@ -244,6 +242,6 @@ def _change(uuid: str, health: str, verdict: Verdict, hold: Hold | None) -> dict
     return {
         "device": uuid,
         "health": health,
-        "reason": reason[:_MOST_TEXT],
+        "reason": reason[:MAX_TEXT],
         "evidence": evidence,
     }

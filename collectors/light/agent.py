@@ -22,10 +22,10 @@ from pydantic import ValidationError
 
 from collectors.fleet.fault_plan import FaultPlan, turns
 from collectors.light.node import Ending, SimulatedNode, Timing
-from collectors.loops import run_until
 from ledger.log.partition import partition_of
 from ledger.log.port import LogDamaged, LogUnavailable
 from ledger.log.wakeup import wall_clock_us
+from ledger.loops import run_until
 from ledger.wire import full_name
 from schemas.catalogue import adapter
 
@@ -126,7 +126,7 @@ class Agent:
         `LogDamaged`, `LogClosed`.
         """
         await self._begin()
-        await run_until(stop, [*map(self._hear, self._positions), self._speak()])
+        await run_until(stop, *map(self._hear, self._positions), self._speak())
 
     async def _begin(self) -> None:
         """Find where orders begin to be for these nodes, then boot them.

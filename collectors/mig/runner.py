@@ -56,7 +56,7 @@ class SagaRunner:
         asker: Asker,
         reader: NvmlReader,
         journal: Journal,
-        holders: Callable[[int, int | None, int | None], Awaitable[Holders | None]] | None = None,
+        holders: Callable[[int, int | None, int | None], Awaitable[Holders | None]],
     ) -> None:
         """Change through ``asker``, read through ``reader``, remember in ``journal``.
 
@@ -185,7 +185,7 @@ class SagaRunner:
 
         And of the first of them what it is; None where that is not to be known.
         """
-        if self._holders is None or device.minor is None:
+        if device.minor is None:
             return {}
         found: dict[str, Any] = {}
         for name, told in (

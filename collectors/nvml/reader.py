@@ -85,8 +85,8 @@ class NvmlReader:
         self._asker = asker
         self._clock = clock
         self._resting: dict[str, _Rest] = {}
-        #: Answers that were got ahead, by the question's name and device.
-        self._ahead: dict[tuple[str, str | None], Any] = {}
+        #: By the question's name and device: what was asked ahead, and its answer.
+        self._ahead: dict[tuple[str, str | None], tuple[dict[str, Any] | None, Any]] = {}
 
     @asynccontextmanager
     async def at_once(self, wanted: Wanted) -> AsyncIterator[None]:
@@ -114,7 +114,7 @@ class NvmlReader:
             return  # in which of them it has died is told when they are asked apart
         else:
             self._ahead = {
-                (op, arguments.get("uuid")): answer
+                (op, arguments.get("uuid")): (arguments, answer)
                 for (op, arguments), answer in zip(questions, answers, strict=True)
             }
 
@@ -130,11 +130,16 @@ class NvmlReader:
             found.append(self._of_events(wanted.events, 0))
         return found
 
+    def distrust(self) -> None:
+        """Let nothing that was got ahead be an answer: something has happened since."""
+        self._ahead.clear()
+
     async def _ask(self, op: str, **arguments: Any) -> Any:
-        """Ask, unless it was asked ahead: each answer is good once."""
-        about = (op, arguments.get("uuid"))
-        if about in self._ahead:
-            return self._ahead.pop(about)
+        """Ask, unless just that was asked ahead: each answer is good once."""
+        asked, answer = self._ahead.pop((op, arguments.get("uuid")), (None, None))
+        # What has happened is told once, whatever devices it was asked of.
+        if asked is not None and (asked == arguments or op == "events"):
+            return answer
         return await self._asker.ask(op, **arguments)
 
     async def host(self) -> Host:

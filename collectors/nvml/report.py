@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from pydantic import ValidationError
 
 from collectors.nvml.codes import GONE, word
+from schemas.base import Model
+from schemas.faults import first_fault
 from schemas.observations import (
+    MAX_VGPU_TYPES,
     DeviceReport,
     NodeInventory,
     ProfileReport,
@@ -52,6 +57,8 @@ RECOVERY = {
 }
 
 Health = Literal["healthy", "unhealthy", "unknown"]
+
+M = TypeVar("M", bound=Model)
 
 _GONE = frozenset(map(word, GONE))
 
@@ -139,7 +146,21 @@ def _bare(device: Device) -> list[GpuInstance]:
     return [one for one in device.instances if not one.compute]
 
 
-def _profiles(device: Device) -> list[ProfileReport]:
+def _told(notes: list[Note], uuid: str, kind: type[M], **values: object) -> list[M]:
+    """Return what the observation says of something, nothing where it cannot be said.
+
+    A number or a name that no observation has room for costs that and not the whole node.
+    """
+    try:
+        return [kind(**values)]
+    except ValidationError as error:
+        place, message = first_fault(error)
+        what = ".".join(map(str, place))
+        notes.append(Note(uuid, f"{kind.__name__} left out: {what}: {message}"))
+        return []
+
+
+def _profiles(device: Device, notes: list[Note]) -> list[ProfileReport]:
     """Return what can be made of a device, less what bare GPU instances stand in the way of.
 
     They are no slices, so the ledger could not see that their places are taken.
@@ -154,7 +175,10 @@ def _profiles(device: Device) -> list[ProfileReport]:
         starts = [at for at in one.starts if taken.isdisjoint(range(at, at + one.size))]
         if there and there >= one.most:
             starts = []
-        found[one.name] = ProfileReport(
+        said = _told(
+            notes,
+            device.uuid,
+            ProfileReport,
             profile=one.name,
             size=one.size,
             compute_slices=one.slices,
@@ -162,6 +186,7 @@ def _profiles(device: Device) -> list[ProfileReport]:
             starts=tuple(starts),
             most=max(1, one.most - there),
         )
+        found |= {each.profile: each for each in said}
     return list(found.values())
 
 
@@ -169,7 +194,7 @@ def _end(one: GpuInstance) -> int:
     return (one.start or 0) + (one.size or 0)
 
 
-def _slices(device: Device) -> list[SliceReport]:
+def _slices(device: Device, notes: list[Note]) -> list[SliceReport]:
     """Return the compute instances whose place and name are known.
 
     Memory is the profile's, which all instances of it have: the driver's own total differs
@@ -184,27 +209,33 @@ def _slices(device: Device) -> list[SliceReport]:
         for each in one.compute:
             if each.uuid is None or each.name is None:
                 continue
-            found.append(
-                SliceReport(
-                    mig_uuid=each.uuid,
-                    profile=each.name,
-                    gi=one.gi,
-                    ci=each.ci,
-                    start=one.start,
-                    size=one.size,
-                    compute_slices=each.slices,
-                    memory_mib=kind.memory_mib,
-                )
+            found += _told(
+                notes,
+                device.uuid,
+                SliceReport,
+                mig_uuid=each.uuid,
+                profile=each.name,
+                gi=one.gi,
+                ci=each.ci,
+                start=one.start,
+                size=one.size,
+                compute_slices=each.slices,
+                memory_mib=kind.memory_mib,
             )
     return found
 
 
-def _vgpus(device: Device) -> list[VgpuReport]:
-    return [
-        VgpuReport(type=one.name.removeprefix("NVIDIA "), most=one.most, memory_mib=one.memory_mib)
-        for one in device.vgpus or ()
-        if one.most
-    ]
+def _vgpus(device: Device, notes: list[Note]) -> list[VgpuReport]:
+    found = []
+    for one in device.vgpus or ():
+        if one.most:
+            name = one.name.removeprefix("NVIDIA ")
+            more = {"most": one.most, "memory_mib": one.memory_mib}
+            found += _told(notes, device.uuid, VgpuReport, type=name, **more)
+    if len(found) > MAX_VGPU_TYPES:
+        lost = len(found) - MAX_VGPU_TYPES
+        notes.append(Note(device.uuid, f"{lost} types of vGPU left out: there are too many"))
+    return found[:MAX_VGPU_TYPES]
 
 
 def device_report(
@@ -239,8 +270,8 @@ def device_report(
         architecture=ARCHITECTURES.get(device.architecture or 0),
         compute_slices=max((one.slices for one in device.profiles), default=0),
         mig_enabled=bool(device.mig),
-        slices=tuple(_slices(device)),
-        profiles=tuple(_profiles(device)),
+        slices=tuple(_slices(device, notes)),
+        profiles=tuple(_profiles(device, notes)),
         mig_pending=device.mig != device.mig_pending,
         capability=capability,
         nvlink_domain=nvlink_domain,
@@ -248,7 +279,7 @@ def device_report(
         decoder_sessions=decoders,
         iommu_group=iommu_group,
         pci_address=None if device.pci is None else device.pci.address,
-        vgpu_types=tuple(_vgpus(device)),
+        vgpu_types=tuple(_vgpus(device, notes)),
     )
     return report, notes
 

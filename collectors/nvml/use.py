@@ -61,6 +61,11 @@ _SLOW = {
     "pcie_received_kb_s": "pcie_received",
 }
 
+_PERCENT, _WHOLE_PERCENT = "_percent", 100
+_PARTS = ("sm_percent", "memory_percent", "encoder_percent", "decoder_percent")
+#: Why a value is missing that was told and cannot be.
+_IMPLAUSIBLE = "implausible"
+
 
 def read_uses(
     session: Session,
@@ -152,7 +157,17 @@ class _Sample:
         for call, _ in wanted.values():
             if call not in values:
                 values[call] = self.value(call)
-        return {field: _part(values[call], at) for field, (call, at) in wanted.items()}
+        return {
+            field: self._plausible(field, call, _part(values[call], at))
+            for field, (call, at) in wanted.items()
+        }
+
+    def _plausible(self, field: str, call: str, value: int | None) -> int | None:
+        """Return the value; of a part of a hundred more than that is no reading, and missing."""
+        if value is None or not field.endswith(_PERCENT) or 0 <= value <= _WHOLE_PERCENT:
+            return value
+        self.missing[call] = _IMPLAUSIBLE
+        return None
 
     def _noted(self, call: str, found: Reading) -> Any:
         if found.why:
@@ -169,7 +184,11 @@ class _Sample:
             if found.absent:
                 self._kept.readings[call] = found
         listed = self._noted(call, found)
-        return None if listed is None else tuple([ProcessUse(**one) for one in listed])
+        if listed is None:
+            return None
+        parts = [self._plausible(name, call, one[name]) for one in listed for name in _PARTS]
+        # Some drivers tell such numbers of a process: whose part is whose is then not known.
+        return None if None in parts else tuple([ProcessUse(**one) for one in listed])
 
     def holders(self, units: tuple[Unit, ...]) -> tuple[Process, ...] | None:
         """Return who has memory of the device or of its MIG devices; None: it cannot be said."""

@@ -22,12 +22,12 @@ from collectors.simulation.openb import openb_scenario
 from collectors.simulation.report import RunReport
 from collectors.simulation.scenario import read_scenario
 from collectors.simulation.tally import tally_log
+from ledger.amounts import time_text
 from ledger.log.port import LogDamaged, TopicState
 from ledger.log.sqlite import SqliteLog
 from ledger.log.topics import declared
 from ledger.verify import verify_log
 from ledger.wire import full_name
-from ledger.wording import time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ledger.wording import time_text
+from ledger.amounts import time_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -91,9 +91,17 @@ class UseWatch:
         wide = soon_us - self._began_us >= self.options.window_us
         counted = wide or soon_us - self._counted_us >= self.options.counters_us
         uuids = list(self._devices())
-        since = {uuid: self._stamps.get(uuid, 0) for uuid in uuids} if wide else None
+        since = {uuid: self._since_us(uuid) for uuid in uuids} if wide else None
         self._planned = {"uuids": uuids, "wide": wide, "counted": counted, "since_us": since}
         return self._planned
+
+    def _since_us(self, uuid: str) -> int:
+        """Return from when on processes' use is new, by the driver's stamps; 0: all there is.
+
+        They are of the wall clock: once that was set back, what is new is older than they are.
+        """
+        stamp_us = self._stamps.get(uuid, 0)
+        return stamp_us if stamp_us <= self._journal.clock.wall_us() else 0
 
     async def sample(self) -> Said | None:
         """Take a sample, as it was planned if it was; return the window's record if it is over."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.amounts import mib_text
+from ledger.amounts import mib_text, per_cent, seconds_text
 from ledger.answers.trials import Change, runs, with_need, with_run
 from ledger.core.line.asking import over_quota
 from ledger.core.placing.placement import charge_of, shortfall
 from ledger.core.promises.plans import allowed_nodes
-from ledger.wording import seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +67,8 @@ def _share(state: State, asking: Asking) -> Iterator[Change]:
     if isinstance(most, int) and 0 < most < need.gpu_milli:
         found = runs(state, with_need(asking, gpu_milli=most))
         if found is not None:
-            text = f"a share of {most} instead of {need.gpu_milli} thousandths"
+            asked = per_cent(need.gpu_milli, 1000)
+            text = f"a share of {per_cent(most, 1000)} of a device instead of {asked}"
             yield _change("fewer", text, found, gpu_milli=most)
     yield from _profiles(state, asking, count=1)
 

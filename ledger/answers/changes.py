@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.amounts import time_text
 from ledger.answers.asked import asked_otherwise
 from ledger.answers.holders import OF_QUOTA
 from ledger.answers.trials import (
@@ -26,7 +27,7 @@ from ledger.core.line.asking import over_quota
 from ledger.core.line.estimate import with_own_quotas
 from ledger.core.placing.placement import shortfall
 from ledger.core.quotas.quota import chain
-from ledger.wording import listed, quantity_text, time_text
+from ledger.wording import listed, quantity_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

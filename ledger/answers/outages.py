@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ledger.wording import numbers_text, time_text
+from ledger.amounts import time_text
+from ledger.wording import numbers_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

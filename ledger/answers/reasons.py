@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.amounts import mib_text, per_cent
 from ledger.wording import numbers_text, quantity_text
 from schemas.codes import CODES
 
@@ -35,9 +36,13 @@ def _no_capacity(numbers: Mapping[str, object]) -> str:
         return f"needs {numbers['needs_slices']} slices, only {numbers['free_slices']} are free"
     if "needs_gpu_milli" in numbers:
         needs, most = numbers["needs_gpu_milli"], numbers["most_free_gpu_milli"]
-        if isinstance(needs, int) and isinstance(most, int) and most >= needs:
-            return f"no shared device has {numbers['needs_memory_mib']} MiB of memory left"
-        return f"needs {needs}/1000 of a device, the most that is free on one is {most}/1000"
+        if isinstance(needs, int) and isinstance(most, int) and most < needs:
+            told = per_cent(most, 1000)
+            return f"needs {per_cent(needs, 1000)} of a device, the most free on one is {told}"
+        memory = numbers["needs_memory_mib"]
+        if isinstance(memory, int):
+            return f"no shared device has {mib_text(memory)} of memory left"
+        raise KeyError
     needs, places, free = numbers["needs_places"], numbers["places"], numbers["free_gpus"]
     each = numbers["gpus_per_place"]
     if needs == 1:
@@ -50,7 +55,7 @@ def _no_hardware(numbers: Mapping[str, object]) -> str:
     what = ["no"]
     memory = numbers.get("memory_mib")
     if isinstance(memory, int):
-        what.append(f"{memory // 1024} GB" if memory % 1024 == 0 else f"{memory} MiB")
+        what.append(f"{memory // 1024} GB" if memory % 1024 == 0 else mib_text(memory))
     if "models" in numbers:
         what.append(str(numbers["models"]).replace("|", " or "))
     what.append("GPU" if "profile" not in numbers else f"slice of {numbers['profile']}")

@@ -176,7 +176,8 @@ _COLUMN_OF = {
     "request.ended": "finished",
 }
 
-#: Steps of a request and its lease that nobody asks for, and that are in no column.
+#: Types that are not in ``unusual``: steps that have a column of their own, or that nobody asks
+#: for. An order that failed or was not answered in time is in both: it is news of a device, too.
 _USUAL = frozenset(
     {
         *_COLUMN_OF,

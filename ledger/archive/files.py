@@ -159,6 +159,8 @@ class Reader:
             _check_seal(file.path, self._about)
             self._parquet = pq.ParquetFile(file.path)
             self.facts = _facts(self._parquet.metadata, self._about)
+            if not self._parquet.schema_arrow.equals(SCHEMA):
+                raise _damaged(self._about, "has other columns than its format")
         found = self.facts
         named = (file.topic, file.partition, file.first, file.last)
         if named != (found.topic, found.partition, found.first, found.last):

@@ -110,6 +110,8 @@ class _Room:
         self._known = Known(**told["known"])
         self.limits = Limits(**told["limits"])
         self.ledger = Ledger(self.limits, tuple(self._tables.values()))
+        # What Python needs for such a value is loaded now: a fork may open no file.
+        self.ledger.db.execute("SELECT TIMESTAMPTZ '2026-01-01 00:00:00Z'").fetchall()
         for table, rows in constants().items():
             if table.name in self._tables:
                 self.ledger.put(table, rows)

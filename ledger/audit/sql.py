@@ -170,6 +170,11 @@ class Ledger:
             if interrupted.is_set():
                 raise out_of_time(self.limits) from error
             raise BadQuery(str(error)) from error
+        except (ArithmeticError, TypeError, ValueError) as error:
+            # A date beyond Python's, a list as a key: the database has it, JSON has not.
+            raise BadQuery(
+                f"a value of the answer has no form here ({error}); CAST it to VARCHAR"
+            ) from error
         finally:
             timer.cancel()
 

@@ -52,10 +52,13 @@ def check_export(export: Export) -> list[Finding]:
     """Return the rules that a bill breaks, in the order of `RULES`; none is a good bill."""
     found = []
     for rule in RULES:
-        broken = rule.find(export)
-        first = next(broken, None)
-        if first is not None:
-            found.append(Finding(rule.id, rule.text, 1 + sum(1 for _ in broken), first))
+        try:
+            broken = list(rule.find(export))
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+            # Another's file may hold anything: what cannot be judged is not good.
+            broken = [f"it cannot be judged: {type(error).__name__}: {error}"]
+        if broken:
+            found.append(Finding(rule.id, rule.text, len(broken), broken[0]))
     return found
 
 

@@ -22,7 +22,7 @@ from ledger.metering.calendar import months
 from ledger.metering.periods import GRACE_US, Book
 from ledger.metering.rows import Ended, Row, clip
 from ledger.metering.stream import PartitionMeter
-from ledger.reading import read_events
+from ledger.reading import Upto, read_events
 from ledger.wire import full_name
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ledger.core.state import State
     from ledger.log.port import Log
     from ledger.metering.calendar import Period
-    from ledger.reading import Upto
 
 __all__ = ["Bill", "Collector", "Metered", "bill_of", "meter_log", "month_bill"]
 
@@ -201,6 +200,8 @@ async def meter_log(
         reader = _Reader(log, prefix, number, upto)
         found, meter = await reader.collect(month, grace_us)
         if found is not None and found.late:
+            # To the same place: the log grows meanwhile.
+            reader = reader._replace(upto=Upto(offsets={number: meter.fold.head.offset}))
             found, meter = await reader.collect(month, grace_us, found.concerned())
         metered.parts[number] = (found, meter)
     return metered

@@ -75,7 +75,7 @@ def write_bill(folder: Path, bill: Bill, tariff: Tariff, form: str, version: str
     stem = f"{_DATASET}-{bill.month.name}"
     recency = folder / f"{stem}{_RECENCY}"
     if recency.exists():
-        had = json.loads(recency.read_text())
+        had = _said(recency)
         if had.get("x_State") == "closed" and had.get("x_RowsSha256") != digests["x_RowsSha256"]:
             raise ClosedMonth(
                 f"{folder} has another bill of {bill.month.name}, which is closed; what has been"
@@ -97,6 +97,20 @@ def write_bill(folder: Path, bill: Bill, tariff: Tariff, form: str, version: str
         if other != FORMATS[form]:
             (folder / f"{stem}{other}").unlink(missing_ok=True)
     return [folder / name for name in written]
+
+
+def _said(recency: Path) -> dict[str, Any]:
+    """Return the recency object of a bill that is there; raise `ClosedMonth` for none."""
+    try:
+        had = json.loads(recency.read_text())
+    except (OSError, ValueError):
+        had = None
+    if not isinstance(had, dict):
+        raise ClosedMonth(
+            f"{recency} cannot be read, so nobody knows whether its month is closed; put a copy"
+            " back, or write to another folder"
+        )
+    return had
 
 
 def _json(plain: dict[str, Any]) -> bytes:
@@ -220,13 +234,16 @@ def read_exports(folder: Path) -> list[Export]:
         if len(data) != 1:
             raise NoExport(f"{stem}: one file of rows is wanted, {len(data)} are there")
         try:
-            columns, rows = _READERS[data[0].suffix](data[0].read_bytes())
+            columns, found_rows = _READERS[data[0].suffix](data[0].read_bytes())
+            rows = list(found_rows)
             schema = json.loads((folder / f"{stem}{_SCHEMA}").read_text())
             said = json.loads(recency.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, csv.Error) as error:
             raise NoExport(f"{stem}: {error}") from None
+        if not all(isinstance(one, dict) for one in (schema, said, *rows)):
+            raise NoExport(f"{stem}: rows, schema and recency are JSON objects")
         digest = sha256(data[0].read_bytes()).hexdigest()
-        found.append(Export(stem, columns, list(rows), schema, said, digest))
+        found.append(Export(stem, columns, rows, schema, said, digest))
     if not found:
         raise NoExport(f"{folder} has no bill; gpuledger bill --to {folder} writes one")
     return found

@@ -9,6 +9,7 @@ import json
 import re
 from collections import defaultdict
 from datetime import UTC, datetime
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ROW_RELATIONS", "TABLE_RELATIONS"]
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_MOST_DIGITS = 99
 
 
 def _number(text: str | None) -> Fraction | None:
@@ -37,10 +39,18 @@ def _time(text: str | None) -> datetime | None:
         return None
 
 
+def _exact(text: str) -> Fraction:
+    """Return a number of JSON as it is; raise ValueError for one that would take all memory."""
+    number = Decimal(text)
+    if abs(number.adjusted()) > _MOST_DIGITS:
+        raise ValueError(text[:20])
+    return Fraction(number)
+
+
 def _object(text: str | None) -> dict[str, Any]:
     try:
         # As they are written, so that ratios are summed exactly.
-        found = json.loads(text or "{}", parse_float=Fraction, parse_int=Fraction)
+        found = json.loads(text or "{}", parse_float=_exact, parse_int=_exact)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -110,12 +110,12 @@ def _quoted(path: Path) -> str:
 def _voids(
     db: duckdb.DuckDBPyConnection, partitions: list[list[Path]]
 ) -> tuple[list[int], list[str]]:
-    """Return the places of void records, and where a number is left out."""
+    """Return the places of void records, and where a number is first left out, by partition."""
     if _undisturbed(db, partitions):
         return [], []
     found: list[int] = []
     gaps: list[str] = []
-    token, seq, sources, at = "", 0, dict[str, int](), -1
+    token, seq, sources, at, told = "", 0, dict[str, int](), -1, False
     rows = db.execute(
         'SELECT p, "offset", kind, token, seq, source_topic, source_offset FROM raw'
         ' ORDER BY p, "offset"'
@@ -123,12 +123,16 @@ def _voids(
     while chunk := rows.fetchmany(100_000):
         for p, offset, kind, its, number, topic, source in chunk:
             if p != at:
-                token, seq, sources, at = "", 0, {}, p
+                token, seq, sources, at, told = "", 0, {}, p, False
             if kind == "claim":
                 token = its
+            elif kind != "decision":
+                raise LogDamaged(f"events/{p}@{offset} is neither claim nor decision, but {kind}")
             elif its != token or number != seq + 1 or source <= sources.get(topic, -1):
                 found.append((p << PLACE_BITS) + offset)
-                if its == token and number > seq + 1 and len(gaps) <= p:
+                if its == token and number > seq + 1 and not told:
+                    # All that follow it have numbers that are too high, too.
+                    told = True
                     gaps.append(f"events/{p}@{offset} has number {number}, {seq + 1} is missing")
             else:
                 seq, sources[topic] = number, source

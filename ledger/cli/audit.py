@@ -52,7 +52,7 @@ async def verify(
     from ledger.verify import verify_log
 
     async with session.open() as log:
-        verdicts = await hold_against(session, log, checkpoint, key) if checkpoint else []
+        verdicts = await hold_against(session, log, checkpoint, key)
         report = await verify_log(log, session.prefix, session.progress("verifying"))
     ok = report.ok and not any(one.faults for one in verdicts)
     proofs = {"checkpoints": [one.plain() for one in verdicts]} if verdicts else {}
@@ -164,9 +164,11 @@ class Asking:
         who = self.source or os.environ.get("GPULEDGER_SOURCE") or default_source()
         check_identity(who)
         limits = Limits(rows=self.limit, seconds=self.seconds, memory_mib=self.memory_mib)
+        async with session.open() as log:
+            upto = await upto_of(log, session, at, option)
         try:
             async with audit(
-                session.url, prefix=session.prefix, who=who, limits=limits, upto=upto_of(at, option)
+                session.url, prefix=session.prefix, who=who, limits=limits, upto=upto
             ) as auditor:
                 yield auditor
         except BadQuery as error:

@@ -79,12 +79,13 @@ async def bill(
     month, payers = _month(period), policy_named(policy)
     chosen = prices_in(prices, book)
     async with session.open() as log:
-        proofs = await hold_against(session, log, checkpoint, key) if checkpoint else []
+        proofs = await hold_against(session, log, checkpoint, key)
         if any(one.faults for one in proofs):
             session.note("\n".join(map(said, proofs)))
             raise typer.Exit(EXIT_DAMAGED)
         grace_us = grace_s * 1_000_000
-        metered = await meter_log(log, session.prefix, month, grace_us=grace_us, upto=upto_of(at))
+        upto = await upto_of(log, session, at)
+        metered = await meter_log(log, session.prefix, month, grace_us=grace_us, upto=upto)
     try:
         tariff = Tariff(chosen or recorded_prices(metered.cells(), book), payers)
         found = bill_of(metered, tariff)

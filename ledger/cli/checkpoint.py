@@ -162,7 +162,7 @@ def list_checkpoints(
 
 
 def _plain(one: Checkpoint) -> dict[str, Any]:
-    from ledger.wording import time_text
+    from ledger.amounts import time_text
 
     return {
         "origin": one.origin,
@@ -233,12 +233,19 @@ def check_proof(
 
 
 async def hold_against(
-    session: Session, log: Log, checkpoints: Sequence[Path], key: Path | None
+    session: Session, log: Log, checkpoints: Sequence[Path] | None, key: Path | None
 ) -> list[Verdict]:
-    """Return what the log is, held against checkpoints. For ``gpuledger verify``."""
+    """Return what the log is, held against checkpoints; nothing where none is named.
+
+    Raise `Usage` for one of them without the other: a key alone would prove nothing.
+    """
     from ledger.proof.check import check_log
     from ledger.proof.evidence import gather
 
+    if not checkpoints:
+        if key is not None:
+            raise Usage("--key needs --checkpoint: what was signed, a file or its folder")
+        return []
     if key is None:
         raise Usage("--checkpoint needs --key: the public key, from where you trust it")
     with _judged(session):

@@ -146,9 +146,9 @@ class Session:
     def emit(self, plain: Mapping[str, Any], text: str) -> None:
         """Print one thing: as JSON, or as text for people."""
         if self.json:
-            import orjson
+            from ledger.cli.json_text import json_text
 
-            text = orjson.dumps(plain, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+            text = json_text(plain)
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 

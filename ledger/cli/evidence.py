@@ -189,8 +189,8 @@ async def record_device(
 ) -> None:
     """Put on record how fast a device or a slice is, alone or beside others.
 
-    With --baseline it says what is left of that. Exit 1 for a device or a baseline
-    that nobody knows.
+    With --baseline it says what is left of that. Exit 1 for a device, slice or
+    baseline that nobody knows.
     """
     from pydantic import ValidationError
 
@@ -204,6 +204,9 @@ async def record_device(
         there = next((one for one in states if device in one.devices), None)
         if there is None:
             raise No(f"the ledger knows no device {device}")
+        slices = [there.slices[one].mig_uuid for one in there.devices[device].slices]
+        if mig_uuid is not None and mig_uuid not in slices:
+            raise No(f"there is no slice {mig_uuid} on {device}")
         left = None
         if baseline:
             left = await _left_of(session, log, baseline, metric, value)

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.amounts import mib_text
-from ledger.wording import (
-    listed,
-    numbers_text,
-    parts_text,
-    quantity_text,
-    seconds_text,
-    time_text,
-)
+from ledger.amounts import mib_text, seconds_text, time_text
+from ledger.wording import listed, numbers_text, parts_text, quantity_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

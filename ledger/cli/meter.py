@@ -103,19 +103,23 @@ async def meter(
         raise Usage("--to is before --from")
     chosen = policy_named(policy)
     async with session.open() as log:
+        upto = await upto_of(log, session, at)
         if periods:
-            booked = await book_log(log, session.prefix, place, grace_s * 1_000_000, upto_of(at))
+            booked = await book_log(log, session.prefix, place, grace_s * 1_000_000, upto)
             session.emit_rows(_periods(booked, chosen), _PERIODS)
             return
         usage = await read_usage(log, session.prefix)
         report = Report(by.value, start_us, end_us, chosen, usage)
         meters = await meter_log(
-            log, session.prefix, report.take, upto=upto_of(at),
+            log, session.prefix, report.take, upto=upto,
             progress=session.progress("metering"), usage=usage,
         )  # fmt: skip
     firsts = [one.first_us for one in meters if one.first_us is not None]
     first_us = min(firsts, default=0) if start_us is None else start_us
     last_us = max([one.known_us for one in meters], default=0) if end_us is None else end_us
+    if firsts and last_us < first_us:
+        after = f"--from {from_} is after the last record"
+        raise Usage(after if to is None else f"--to {to} is before the first record")
     for one in meters:
         for row in one.beyond(last_us):
             report.take(row)
@@ -146,7 +150,7 @@ def policy_named(name: str) -> MeteringPolicy:
 
 
 def _window(first_us: int, last_us: int, zone: str) -> dict[str, Any]:
-    from ledger.wording import time_text
+    from ledger.amounts import time_text
 
     return {
         "from": time_text(first_us),

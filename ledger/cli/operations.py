@@ -176,9 +176,9 @@ def _window(
     A window that is open has the last record in it, and no time after it: nothing is known
     of that.
     """
+    from ledger.amounts import time_text
     from ledger.metering.calendar import BadTime, span_of
     from ledger.operations.measure import Window
-    from ledger.wording import time_text
 
     place = _place(telling)
     try:
@@ -226,8 +226,9 @@ async def _gather(
     from ledger.operations.gather import edges_of, gather
     from ledger.reading import cells_of
 
-    upto, given = upto_of(telling.log_at, "--log-at"), prices_in(telling.prices, telling.book)
+    given = prices_in(telling.prices, telling.book)
     async with session.open() as log:
+        upto = await upto_of(log, session, telling.log_at, "--log-at")
         edges = await edges_of(log, session.prefix, upto)
         if edges is None:
             raise No("the ledger has no decision yet: there is nothing to report")

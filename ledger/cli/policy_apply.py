@@ -271,11 +271,14 @@ def _record_lines(one: Tried) -> list[str]:
 
 
 def _value(field: str, value: object) -> str:
-    """Return a value for people: a time in seconds, and nothing as a dash."""
-    from ledger.wording import seconds_text
+    """Return a value as files have it, but for times, which these have in other units.
+
+    Nothing is a dash.
+    """
+    from ledger.wording import field_text
 
     if value is None:
         return "-"
-    if isinstance(value, int) and field.endswith("_us") and field != "budget_milli_us":
-        return seconds_text(value)
+    if isinstance(value, int) and field.endswith("_us"):
+        return field_text(field, value)[1]
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

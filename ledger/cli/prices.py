@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.cli.common import AtOption, Session, Speaker, command
+from ledger.cli.common import AtOption, No, Session, Speaker, command
 from ledger.cli.policy_apply import Act, perform, read_file
 
 if TYPE_CHECKING:
@@ -51,8 +51,12 @@ async def list_all(
 
     async with session.open() as log:
         show = session.progress("reading")
-        folds = await fold_log(log, session.prefix, upto=upto_of(at), progress=show)
+        upto = await upto_of(log, session, at)
+        folds = await fold_log(log, session.prefix, upto=upto, progress=show)
     cells = cells_of(folds).values()
+    known = sorted({name for state in cells for name in state.price_books})
+    if book is not None and book not in known:
+        raise No(f"there is no price book {book}; on record: {', '.join(known) or 'none'}")
     rows = [row for state in cells for row in _rows(state) if book in (None, row["book"])]
     session.emit_rows(rows, _COLUMNS)
 

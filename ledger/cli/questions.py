@@ -12,14 +12,16 @@ from ledger.cli.positions import Starts, passed_over, places_of, position_of, st
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Mapping
 
     from ledger.answers.placed import Placed
     from ledger.core.state import State
+    from ledger.log.port import Log
     from ledger.reading import Seen, Upto
     from ledger.show import Shown
     from ledger.steps import Step
 
-__all__ = ["register", "upto_of"]
+__all__ = ["check_cell", "register", "upto_of"]
 
 _POSITION = re.compile(r"(?:events/)?([0-9]+)@([0-9]+)")
 
@@ -57,8 +59,8 @@ async def why(
     short = request.rpartition("#")[2].partition("/")[0]
     needle = orjson.dumps(short)[1:-1]
     history, folds, outages = [], {}, Outages()
-    upto = upto_of(at)
     async with session.open() as log:
+        upto = await upto_of(log, session, at)
         every = range(await log.partitions(full_name(session.prefix, "events")))
         for partition in every if upto is None or upto.offsets is None else upto.offsets:
             fold = folds[partition] = Fold().reading()
@@ -145,8 +147,9 @@ async def _show_record(session: Session, partition: int, offset: int) -> None:
     """Print one record of the ledger, with the verdict that every reader gives it."""
     import orjson
 
+    from ledger.amounts import time_text
     from ledger.reading import Upto, read_events
-    from ledger.wording import sentence, time_text
+    from ledger.wording import sentence
 
     async with session.open() as log:
         upto = Upto(offsets={partition: offset + 1})
@@ -213,7 +216,7 @@ _NAMED = 8
 
 
 def _step_line(step: Step) -> str:
-    from ledger.wording import time_text
+    from ledger.amounts import time_text
 
     return f"  {time_text(step.time_us)}  {step.position}  {step.text}"
 
@@ -241,8 +244,7 @@ async def state(
         )  # fmt: skip
     passed_over(session, stores)
     cells = cells_of(folds)
-    if cell is not None and cell not in cells:
-        raise No(f"there is no cell {cell}; the ledger has {', '.join(cells) or 'none'}")
+    check_cell(cells, cell)
     for name, one in cells.items():
         if cell not in (None, name):
             continue
@@ -251,12 +253,27 @@ async def state(
         else:
             session.emit({}, _cell_text(one, at))
     if not cells and not session.json:
-        session.note("the ledger is empty: nothing has been decided yet")
+        empty = "the ledger is empty: nothing has been decided yet"
+        session.note(empty if at is None else f"at {at} nothing had been decided yet")
 
 
-def upto_of(at: str | None, option: str = "--at") -> Upto | None:
-    """Return what a position means (`ledger.replay.position`); raise `Usage` when it is none."""
-    return None if at is None else position_of(at, option).upto()
+def check_cell(cells: Mapping[str, State], cell: str | None) -> None:
+    """Raise `No` for a cell that the ledger does not have."""
+    if cell is not None and cell not in cells:
+        raise No(f"there is no cell {cell}; the ledger has {', '.join(cells) or 'none'}")
+
+
+async def upto_of(log: Log, session: Session, at: str | None, option: str = "--at") -> Upto | None:
+    """Return what a position means (`ledger.replay.position`); raise `Usage` when it is none.
+
+    Raise `No` for a record that the log does not have: the answer would be about another.
+    """
+    if at is None:
+        return None
+    position = position_of(at, option)
+    if position.offset is not None:
+        await places_of(log, session, position)
+    return position.upto()
 
 
 def _cell_text(one: State, at: str | None) -> str:

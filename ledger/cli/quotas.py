@@ -82,10 +82,13 @@ async def show(
     `gpu` is in thousandths of a device. What is borrowed is used beyond its own; what is
     kept back is never lent; what is available counts what others would lend now.
     """
+    from ledger.cli.questions import check_cell
     from ledger.reading import cells_of, fold_log
+    from ledger.wording import quantity_text
 
     async with session.open() as log:
         cells = cells_of(await fold_log(log, session.prefix, progress=session.progress("reading")))
+    check_cell(cells, cell)
     rows = [
         row for state in cells.values() if cell in (None, state.cell) for row in _tree(state, name)
     ]
@@ -98,7 +101,8 @@ async def show(
     for state in cells.values() if name is None else ():
         for one in state.quota_asks.values():
             whose = one.tenant if one.project is None else f"{one.tenant}/{one.project}"
-            session.note(f"asked: {one.nominal_milli} milli for {whose} by {one.author}: {one.id}")
+            asked = quantity_text("gpu", one.nominal_milli)
+            session.note(f"asked: {asked} for {whose} by {one.author}: {one.id}")
 
 
 def _tree(state: State, top: str | None) -> Iterator[dict[str, Any]]:

@@ -111,6 +111,7 @@ async def replay(
     starts: Starts,
 ) -> None:
     """Replay the log up to a position; print the changes on the way, and the state's digest."""
+    from ledger.amounts import time_text
     from ledger.core.digest import digest
     from ledger.reading import cells_of
     from ledger.replay.legend import legend
@@ -120,7 +121,6 @@ async def replay(
     from ledger.replay.trace import Filters
     from ledger.replay.trace import trace as trace_of
     from ledger.replay.words import legend_lines
-    from ledger.wording import time_text
 
     filters = Filters(cell, tenant, node, unit)
     if not trace and filters != Filters():
@@ -143,6 +143,8 @@ async def replay(
                     text = f"{line.position}  {time_text(line.time_us)}  {line.code}  {line.text}"
                     session.emit(line.plain(), text)
     passed_over(session, stores)
+    if filters != Filters() and not lines:
+        session.note(f"between {since} and {to} nothing is about all that was asked for")
     codes = legend(used)
     plain = {
         "to": to,
@@ -218,10 +220,10 @@ def _turn(session: Session, found: Turn, what: str, *, scan: bool) -> None:
 
     import orjson
 
+    from ledger.amounts import time_text
     from ledger.replay.names import Names
     from ledger.replay.records import lines_of, one_line
     from ledger.replay.words import grouped
-    from ledger.wording import time_text
 
     turn = "holds" if found.held else "breaks"
     assumed = None if scan else "that it changes once between the positions"
@@ -305,7 +307,8 @@ async def timeline(
 
 
 def _timeline(found: Timeline) -> str:
-    from ledger.wording import listed, seconds_text, time_text
+    from ledger.amounts import seconds_text, time_text
+    from ledger.wording import listed
 
     lines = [f"{found.id}: {', '.join(found.kinds)}"]
     for one in found.steps:

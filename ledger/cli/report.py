@@ -197,6 +197,7 @@ def _value(name: str, given: str | None) -> str | None:
         return given
     try:
         time = datetime.fromisoformat(given)
-    except ValueError:
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (OverflowError, ValueError):
         raise Usage(f"--{name} is a time such as 2026-01-31T12:00:00Z, not {given!r}") from None
-    return (time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)).isoformat()
+    return time.isoformat()

@@ -92,10 +92,12 @@ async def list_all(
     cell: Annotated[str | None, typer.Option(help="only this cell [all]")] = None,
 ) -> None:
     """List the reservations that are not over: when, where, and how much of them is in use."""
+    from ledger.cli.questions import check_cell
     from ledger.reading import cells_of, fold_log
 
     async with session.open() as log:
         cells = cells_of(await fold_log(log, session.prefix, progress=session.progress("reading")))
+    check_cell(cells, cell)
     rows = [row for state in cells.values() if cell in (None, state.cell) for row in _rows(state)]
     if not session.json:
         for row in rows:
@@ -104,8 +106,8 @@ async def list_all(
 
 
 def _rows(state: State) -> Iterator[dict[str, Any]]:
+    from ledger.amounts import time_text
     from ledger.core.promises.reservations import SHORT
-    from ledger.wording import time_text
 
     for one in sorted(state.reservations.values(), key=lambda one: (one.start_us, one.name)):
         word = "open" if one.opened else "to come"

@@ -226,6 +226,9 @@ async def _recover(session: Session, log: Log, owners: Owners, *, stop: bool) ->
 
 
 async def _recover_all(session: Session, owners: Owners) -> None:
+    if next(owners.dead(), None) is None:
+        session.note("nothing to end: no dead run of yours has left anything on this host")
+        return
     async with session.open(write=True) as log:
         await _recover(session, log, owners, stop=True)
 

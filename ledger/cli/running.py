@@ -13,7 +13,7 @@ from ledger.cli.common import EXIT_DAMAGED, EXIT_USAGE, No, Session, Usage, comm
 from ledger.cli.nodes import FakeOption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from collectors.simulation.demo import MakeLoop
     from ledger.log.port import Log
@@ -202,7 +202,13 @@ async def collector(
     is put on the log: what this host's agent would report is printed, and what it could not
     read.
     """
+    about_host = {
+        "--dry-run": dry_run, "--label": label, "--fake": fake, "--journal": journal,
+        "--mig-mode": mig_mode, "--leave-processes": leave_processes, "--kernel-log": kernel_log,
+    }  # fmt: skip
     if simulate is None:
+        _unused({"--faults": faults, "--speed": speed != 1}, "goes with --simulate")
+        _unused({"--node": len(node or ()) > 1}, "names this host: give it once")
         from ledger.cli import nodes
 
         name, labels = nodes.name_of(node), pairs_of(label)
@@ -217,9 +223,17 @@ async def collector(
         host = HostAgent(name, pool, cell, checked, journal, labels, modes, ends, kernel_log)
         await run(session, host)
         return
+    _unused(about_host, "is about this host, and --simulate plays other nodes")
     from ledger.cli.site import collect
 
     await collect(session, simulate, faults, cell, node or (), speed)
+
+
+def _unused(given: Mapping[str, object], why: str) -> None:
+    """Raise `Usage` for the first option that was given and would do nothing."""
+    for name, value in given.items():
+        if value:
+            raise Usage(f"{name} {why}")
 
 
 async def topics_apply(

@@ -52,9 +52,9 @@ async def _cell(session: Session, at: str | None, cell: str | None) -> State:
     from ledger.cli.questions import upto_of
     from ledger.reading import cells_of, fold_log
 
-    upto = upto_of(at)
-    only = list(upto.offsets) if upto is not None and upto.offsets is not None else None
     async with session.open() as log:
+        upto = await upto_of(log, session, at)
+        only = list(upto.offsets) if upto is not None and upto.offsets is not None else None
         folds = await fold_log(
             log, session.prefix, only, upto=upto, progress=session.progress("reading")
         )
@@ -88,7 +88,7 @@ async def estimates(session: Session) -> None:
 
 
 def _seconds(row: dict[str, object]) -> dict[str, object]:
-    from ledger.wording import seconds_text
+    from ledger.amounts import seconds_text
 
     return {
         name.removesuffix("_us"): seconds_text(value)

@@ -252,10 +252,13 @@ _EVENTS: dict[str, Callable[[State, dict[str, Any], str | None], Iterator[Messag
 
 
 def open_orders(state: State, node: str | None = None) -> list[Message]:
-    """Return every order that is still open, of one node or of all: said again after a load."""
+    """Return every order that is still open, of one node or of all: said again after a load.
+
+    In the order in which they were given, which a node goes by; a loaded state has them by id.
+    """
     found = [
         _order(state, order.id)
-        for order in state.orders.values()
+        for order in sorted(state.orders.values(), key=lambda one: (len(one.id), one.id))
         if node is None or order.node == node
     ]
     for lease in state.leases.values():

@@ -53,11 +53,17 @@ def _measured(
         data: Any = orjson.loads(cloudevents.read(value, headers).data_bytes)
     except (cloudevents.Malformed, orjson.JSONDecodeError):
         return
-    for device in data.get("devices", ()):
+    for device in _objects(data, "devices"):
         sums: dict[str, int] = {}
-        for one in device.get("processes", ()):
+        for one in _objects(device, "processes"):
             lease, mib = one.get("lease"), one.get("memory_mib")
-            if lease is not None and mib is not None:
+            if isinstance(lease, str) and isinstance(mib, int):
                 request = lease.rpartition("/")[0]
                 sums[request] = sums.get(request, 0) + mib
         yield from sums.items()
+
+
+def _objects(of: Any, name: str) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - of any record
+    """Yield the objects of a list that a record has, or does not have."""
+    found = of.get(name) if isinstance(of, dict) else None
+    yield from (one for one in found if isinstance(one, dict)) if isinstance(found, list) else ()

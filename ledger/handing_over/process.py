@@ -64,8 +64,8 @@ class Command:
         """Pass a signal on, unless the terminal has sent it to the command itself."""
         if not self.grouped and number == signal.SIGINT:
             return
-        # What has ended meanwhile needs no signal.
-        with suppress(ProcessLookupError):
+        # What has ended meanwhile needs no signal, and what has become another user's takes none.
+        with suppress(ProcessLookupError, PermissionError):
             if self.grouped:
                 os.killpg(self.pid, number)
             else:
@@ -84,8 +84,11 @@ class Command:
 
 
 async def end_group(group: int, grace_s: float) -> None:
-    """End every process of a group: SIGTERM, after the grace period SIGKILL."""
-    with suppress(ProcessLookupError):
+    """End every process of a group: SIGTERM, after the grace period SIGKILL.
+
+    What has become another user's (``sudo``) takes no signal, and is its node's to find.
+    """
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTERM)
         until = asyncio.get_running_loop().time() + grace_s
         while asyncio.get_running_loop().time() < until:

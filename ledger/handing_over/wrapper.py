@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ledger.client import ANSWER_S, NoAnswer
 from ledger.handing_over.environment import task_environment
 from ledger.handing_over.process import Command, started_ticks
+from ledger.handing_over.reasons import Reasons
 from ledger.handing_over.talk import attempt_of
 from ledger.log.port import LogError
 from schemas.messages import Reply
@@ -124,8 +125,8 @@ class Wrapper:
         self._owners = owners
         self._owned = owned
         self._tell = tell
-        self._explain = explain
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._reasons = Reasons(explain, tell, lambda one: self._events.put_nowait(_Broken(one)))
         self._clock = asyncio.get_running_loop().time
         self._used_s = 0.0
         self._signal = 0
@@ -190,32 +191,31 @@ class Wrapper:
 
     async def _wait(self) -> Reply | None:
         """Wait for the next lease, saying why; None when a signal ended the wait."""
-        due_s, first, said = self._clock() + self._plan.answer_s, self._waits_after == 0, ""
         if self._granted is not None and (self._granted.attempt or 1) > self._waits_after:
             return self._granted
-        while True:
-            event = await self._next(due_s)
-            if event is None and first:
-                # Nobody decides now; who does later must not give a lease to nobody.
-                await self._talk.cancel("nobody has answered in time")
-                self._owners.remove(self._owned)
-                raise NoAnswer(self._talk.request, self._plan.answer_s)
-            if isinstance(event, Signalled):
-                self._signal = event.number
-                await self._withdraw("interrupted while it waited")
-                return None
-            if isinstance(event, Reply):
-                if self._ends_wait(event):
-                    return event
-                if event.input != self._talk.request or event.answer not in ("queued", "reserved"):
-                    continue
-                self._tell(event.answer, f"{event.code}", request=self._talk.request)
-            first = False
-            text = await self._explain()
-            if text and text != said:
-                self._tell("waits", text)
-                said = text
-            due_s = self._clock() + self._plan.why_every_s
+        due_s, first = self._clock() + self._plan.answer_s, self._waits_after == 0
+        with self._reasons:
+            while True:
+                event = await self._next(due_s)
+                if event is None and first:
+                    # Nobody decides now; who does later must not give a lease to nobody.
+                    await self._talk.cancel("nobody has answered in time")
+                    self._owners.remove(self._owned)
+                    raise NoAnswer(self._talk.request, self._plan.answer_s)
+                if isinstance(event, Signalled):
+                    self._signal = event.number
+                    await self._withdraw("interrupted while it waited")
+                    return None
+                if isinstance(event, Reply):
+                    if self._ends_wait(event):
+                        return event
+                    mine = event.input == self._talk.request
+                    if not mine or event.answer not in ("queued", "reserved"):
+                        continue
+                    self._tell(event.answer, f"{event.code}", request=self._talk.request)
+                first = False
+                self._reasons.look()
+                due_s = self._clock() + self._plan.why_every_s
 
     def _ends_wait(self, reply: Reply) -> bool:
         """Say whether a reply is the grant; raise `Refused` for a no."""

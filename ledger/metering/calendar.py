@@ -44,7 +44,8 @@ def zone_of(name: str) -> tzinfo:
 
 
 def _us(when: datetime) -> int:
-    return (when.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+    # Not astimezone(): the first day of the year 1 in the east is none in UTC.
+    return (when - _EPOCH) // timedelta(microseconds=1)
 
 
 def _month(year: int, month: int, zone: tzinfo) -> Period:

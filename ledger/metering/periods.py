@@ -40,9 +40,9 @@ class Line:
     """What one holder, or nobody, had of one unit of a device in one state, within a period.
 
     The fields up to ``holding`` are those of a row; ``milli`` is how much of the device it
-    is. ``span_us`` is for how long, over all its rows together; both amounts of memory are
-    in MiB x µs. ``corrects`` names the period that a correction is about; None: it is about
-    the period that it stands in. A correction's sums may be negative.
+    is. ``span_us`` is for how long, over all its rows together. ``corrects`` names the period
+    that a correction is about; None: it is about the period that it stands in. A correction's
+    sums may be negative.
     """
 
     cell: str

@@ -77,7 +77,7 @@ def policy_from_plain(plain: object) -> MeteringPolicy:
     name, kinds = plain.get("policy"), plain.get("holder_pays")
     if not isinstance(name, str) or not name or not isinstance(kinds, list):
         raise BadPolicy("a metering policy has a name under policy, and a list of holder_pays")
-    unknown = sorted(str(one) for one in kinds if one not in KINDS)
+    unknown = sorted(str(one) for one in kinds if not isinstance(one, str) or one not in KINDS)
     if unknown:
         raise BadPolicy(f"no holder can pay for {', '.join(unknown)}; known: {', '.join(KINDS)}")
     return MeteringPolicy(name, frozenset(kinds))

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ledger.amounts import per_cent
+from ledger.amounts import per_cent, time_text
 from ledger.operations.words import amount_text
-from ledger.wording import time_text
 
 if TYPE_CHECKING:
     from ledger.operations.charts import Chart

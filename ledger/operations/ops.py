@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.amounts import time_text
 from ledger.metering.report import DENOMINATORS
 from ledger.operations.causes import FREE, KINDS, USED, WASTE
 from ledger.operations.charts import Bars, Stacked
 from ledger.operations.measure import Column, Metric, Part, Report, Section
 from ledger.percentile import percentile
-from ledger.wording import time_text
 from schemas.codes import CODES
 
 if TYPE_CHECKING:

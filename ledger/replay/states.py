@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ledger.core.digest import load_parts, save_parts
 from ledger.core.fold import Fold
 from ledger.reading import Upto, fold_values
-from ledger.snapshots import SetAside, SnapshotStore
+from ledger.snapshots import SetAside, SnapshotStore, record_hash
 from schemas.topics import full_name
 
 if TYPE_CHECKING:
@@ -36,6 +36,16 @@ class PositionSnapshots(SnapshotStore):
     def offsets(self, partition: int) -> dict[int, Path]:
         """Return the snapshots of a partition by offset, newest first."""
         return {int(path.stem.rpartition("-")[2]): path for path in self._found(partition)}
+
+    async def stands(
+        self, path: Path, partition: int, value_at: Callable[[int], Awaitable[bytes | None]]
+    ) -> bool:
+        """Say whether a snapshot can be read by this version, and is of this log."""
+        parts = self._parts(path, partition)
+        if isinstance(parts, str):
+            return False
+        header = parts[0]
+        return record_hash(await value_at(header["offset"] - 1)) == str(header["last"])
 
     async def read(
         self,
@@ -98,11 +108,7 @@ async def _newest(
     with_ids: bool,
 ) -> Fold | None:
     """Return the newest snapshot that is of this log, behind the first offset, not the second."""
-
-    async def value_at(offset: int) -> bytes | None:
-        rows = await log.values(topic, partition, offset, 1)
-        return rows[0][2] if rows and rows[0][0] == offset else None
-
+    value_at = _values_of(log, topic, partition)
     first, last = between
     found = [
         (offset, number, path)
@@ -115,6 +121,14 @@ async def _newest(
         if fold is not None:
             return fold
     return None
+
+
+def _values_of(log: Log, topic: str, partition: int) -> Callable[[int], Awaitable[bytes | None]]:
+    async def value_at(offset: int) -> bytes | None:
+        rows = await log.values(topic, partition, offset, 1)
+        return rows[0][2] if rows and rows[0][0] == offset else None
+
+    return value_at
 
 
 def copy_of(folds: Mapping[int, Fold]) -> dict[int, Fold]:
@@ -132,14 +146,17 @@ async def make_snapshots(
 ) -> AsyncIterator[tuple[Path, int]]:
     """Write a snapshot at each multiple of ``every`` records; yield its path and offset.
 
-    Those that are there already are gone on from, so a second call adds what is new.
+    Those that are there already are gone on from, so a second call adds what is new. One that
+    cannot be used (of an earlier version, damaged, of another log) is made anew.
     """
     topic = full_name(prefix, "events")
     for number in range(await log.partitions(topic)):
         end = await log.end(topic, number)
         folds: dict[int, Fold] = {}
+        value_at = _values_of(log, topic, number)
         for offset in range(every, end + 1, every):
-            if offset in store.offsets(number):
+            there = store.offsets(number).get(offset)
+            if there is not None and await store.stands(there, number, value_at):
                 folds.clear()
                 continue
             folds = await fold_at(log, prefix, {number: offset}, [store], folds)

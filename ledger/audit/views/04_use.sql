@@ -121,8 +121,18 @@ WHERE s.type IN ('request.queued', 'request.reserved', 'request.unreserved')
 -- column offset BIGINT: place of the record that granted it
 -- column ended_offset BIGINT: place of the record that ended it
 -- column position VARCHAR: place of the grant as events/PARTITION@OFFSET
-WITH told AS (
-    SELECT cell, lease,
+-- A source that uses an id again, once it is forgotten, has leases of the same name.
+WITH lives AS (
+    SELECT cell, lease, "offset" AS life,
+           lead("offset") OVER (PARTITION BY cell, lease ORDER BY "offset") AS next_life
+    FROM events WHERE type = 'lease.granted'
+),
+asked AS (
+    SELECT *, lead("offset") OVER (PARTITION BY cell, request ORDER BY "offset") AS next_offset
+    FROM events WHERE type = 'request.received'
+),
+told AS (
+    SELECT cell, lease, life,
            min(time_us) FILTER (type = 'lease.started') AS started_us,
            min(time_us) FILTER (type = 'lease.stopping') AS stopping_us,
            arg_max(coalesce(data->>'author', data->>'by'), ("offset", n))
@@ -133,8 +143,9 @@ WITH told AS (
            any_value("offset") FILTER (type = 'lease.ended') AS ended_offset,
            any_value(data->>'reason') FILTER (type = 'lease.ended') AS reason,
            any_value(CAST(data->>'held_us' AS BIGINT)) FILTER (type = 'lease.ended') AS held_us
-    FROM events
+    FROM events JOIN lives USING (cell, lease)
     WHERE type IN ('lease.started', 'lease.stopping', 'lease.extended', 'lease.ended')
+          AND "offset" >= life AND (next_life IS NULL OR "offset" < next_life)
     GROUP BY ALL
 )
 SELECT g.lease, g.request, split_part(g.request, '#', 1) AS who, g.cell, r.tenant,
@@ -151,9 +162,10 @@ SELECT g.lease, g.request, split_part(g.request, '#', 1) AS who, g.cell, r.tenan
        g.data->'parts' AS parts, g.data->'why' AS why, g.partition, g."offset", t.ended_offset,
        place(g.partition, g."offset") AS position
 FROM events g
-LEFT JOIN told t ON t.cell = g.cell AND t.lease = g.lease
+LEFT JOIN told t ON t.cell = g.cell AND t.lease = g.lease AND t.life = g."offset"
 LEFT JOIN endings o ON o.reason = t.reason
-LEFT JOIN events r ON r.type = 'request.received' AND r.cell = g.cell AND r.request = g.request
+LEFT JOIN asked r ON r.cell = g.cell AND r.request = g.request AND r."offset" <= g."offset"
+                     AND (r.next_offset IS NULL OR g."offset" < r.next_offset)
 LEFT JOIN (SELECT cell, tenant, data->>'project' AS project,
                   tenant || '/' || (data->>'project') AS quota, min(time_us) AS first_us
            FROM events WHERE type = 'quota.applied' AND (data->>'project') IS NOT NULL
@@ -185,14 +197,14 @@ WHERE g.type = 'lease.granted'
 -- column position VARCHAR: place of the grant
 WITH units AS (
     SELECT l.*, part.value->>'node' AS node, unit.value->>'$' AS unit,
-           row_number() OVER (PARTITION BY l.cell, l.lease
+           row_number() OVER (PARTITION BY l.cell, l.lease, l."offset"
                               ORDER BY CAST(part.key AS BIGINT), CAST(unit.key AS BIGINT)) - 1
                AS nth,
-           count(*) OVER (PARTITION BY l.cell, l.lease) AS units
+           count(*) OVER (PARTITION BY l.cell, l.lease, l."offset") AS units
     FROM leases l, json_each(l.parts) AS part, json_each(part.value, '$.units') AS unit
 ),
 cleaned AS (
-    SELECT cell, lease, unit.value->>'$' AS unit, min(closed) AS cleaned
+    SELECT cell, lease, unit.value->>'$' AS unit, list(closed) AS closed
     FROM orders, json_each(units) AS unit
     WHERE kind = 'clean' AND outcome = 'done' GROUP BY ALL
 )
@@ -201,7 +213,9 @@ SELECT u.unit, coalesce(s.device, u.unit) AS device, s.mig_uuid, s.profile, u.no
        -- What cannot be shared evenly falls on the first.
        u.charge_milli // u.units + CASE WHEN u.nth < u.charge_milli % u.units THEN 1 ELSE 0 END
            AS charge_milli,
-       u.granted, u.ended, u.reason, c.cleaned, u.partition, u.position
+       u.granted, u.ended, u.reason,
+       list_min(list_filter(c.closed, lambda one: one >= u.granted)) AS cleaned, u.partition,
+       u.position
 FROM units u
 LEFT JOIN slices s ON s.cell = u.cell AND s.slice = u.unit
 LEFT JOIN cleaned c ON c.cell = u.cell AND c.lease = u.lease AND c.unit = u.unit

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["shares", "spend", "use_up"]
 
+#: The most that is remembered of a quota's time: what 64 bits hold, as snapshots and digests do.
+_MOST_MILLI_US = (1 << 63) - 1
+
 
 def spend(state: State, name: str, milli_us: int, granted_us: int) -> None:
     """Take GPU time off the budgets at and above the quota; give it back when negative."""
@@ -32,14 +35,17 @@ def spend(state: State, name: str, milli_us: int, granted_us: int) -> None:
 
 
 def use_up(state: State, name: str, milli_us: int, now_us: int) -> None:
-    """Remember time that was held, for fair share: it counts half after each half-life."""
+    """Remember time that was held, for fair share: it counts half after each half-life.
+
+    Beyond 2.5 million GPU-hours (of one half-life, mostly) no more is remembered.
+    """
     at: str | None = name
     while at is not None:
         quota = state.quotas[at]
         at = quota.parent
         window = now_us // quota.half_life_us
         quota.used_milli_us >>= min(window - quota.used_window, 200)
-        quota.used_milli_us += milli_us
+        quota.used_milli_us = min(quota.used_milli_us + milli_us, _MOST_MILLI_US)
         quota.used_window = window
 
 
