@@ -33,6 +33,7 @@ $(VENV)/runtime.stamp: requirements.lock
 	  fi; \
 	done; \
 	if [ -z "$$found" ]; then echo "no Python >= 3.11 on PATH" >&2; exit 1; fi
+	@echo "installing the packages of requirements.lock; this takes a minute or two" >&2
 	@$(PIP) install --require-hashes --requirement requirements.lock
 	@$(PIP) install --no-deps --editable .
 	@touch $@

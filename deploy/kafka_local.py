@@ -158,14 +158,21 @@ class LocalKafka:
     def _format(self, classpath: str, properties: Path) -> None:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = ["format", "--cluster-id", cluster, "--config", str(properties)]
-        done = subprocess.run(
-            [*_java(classpath), "kafka.tools.StorageTool", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*_java(classpath), "kafka.tools.StorageTool", *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=START_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            properties.unlink()
+            raise KafkaError(
+                f"the broker's storage was not formatted in {START_S} s; try again when the"
+                " machine has less to do"
+            ) from None
         if done.returncode:
             properties.unlink()
             raise KafkaError(f"the broker's storage cannot be formatted: {done.stderr[-2000:]}")
