@@ -117,6 +117,8 @@ class Ledger:
         self.db.execute("SET temp_directory = ''")
         self.db.execute(f"SET memory_limit = '{int(limits.memory_mib)} MiB'")
         self.db.execute(f"SET threads = {int(limits.threads)}")
+        # What takes long draws a bar on standard output, where the answer goes.
+        self.db.execute("SET enable_progress_bar = false")
         for table in tables:
             columns = ", ".join(f'"{name}" {kind}' for name, kind, _ in table.columns)
             self.db.execute(f"CREATE TABLE {table.name} ({columns})")

@@ -64,6 +64,8 @@ class Room:
         db = duckdb.connect(self.database)
         db.execute(f"SET memory_limit = '{self.memory_mib}MiB'")
         db.execute(f"SET threads = {self.threads}")
+        # What takes long draws a bar on standard output, where the answer goes.
+        db.execute("SET enable_progress_bar = false")
         # Rows are found by what they hold: their order costs memory and is not needed.
         db.execute("SET preserve_insertion_order = false")
         db.execute("SET temp_directory = ?", (str(self.spill or ""),))
