@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ledger.proc_stat import split_stat
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -138,9 +140,7 @@ class DeviceFiles:
     def _about(self, pid: int) -> Holder | None:
         """Return a process by its entry, None for a child of this one."""
         text = (self._proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        # The name, in brackets, may have anything in it; the state and the parent come next.
-        name, _, rest = text.partition("(")[2].rpartition(")")
-        fields = rest.split()
+        name, fields = split_stat(text)
         if int(fields[1]) == self._own:
             return None
         return Holder(pid, name, int(fields[19]) * _TICK_US)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from collectors.agent.device_files import DeviceFiles
+from ledger.proc_stat import split_stat
 
 if TYPE_CHECKING:
     from collectors.agent.device_files import Holders
@@ -56,8 +57,7 @@ class HostProcesses:
             return "absent"
         except OSError:
             return "unknown"
-        # The name in brackets may hold anything, so the state is looked for after the last one.
-        return "zombie" if status.rpartition(")")[2].split()[:1] == ["Z"] else "alive"
+        return "zombie" if split_stat(status)[1][:1] == ["Z"] else "alive"
 
     def lease(self, pid: int) -> str | None:
         """See `Processes.lease`. Reading another user's needs the right to trace it."""

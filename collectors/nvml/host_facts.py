@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ledger.proc_stat import split_stat
+
 __all__ = ["HostFacts", "host_facts", "incarnation_of", "iommu_group", "process_there"]
 
 ROOT = Path("/")
@@ -75,5 +77,4 @@ def process_there(pid: int, root: Path = ROOT) -> bool:
     version), and a zombie holds no memory of a device.
     """
     status = _text(root / "proc" / str(pid) / "stat")
-    # The name in brackets may hold anything, so the state is looked for after the last one.
-    return status is not None and status.rpartition(")")[2].split()[:1] != ["Z"]
+    return status is not None and split_stat(status)[1][:1] != ["Z"]

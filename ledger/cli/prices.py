@@ -72,10 +72,7 @@ def _rows(state: State) -> Iterator[dict[str, Any]]:
             yield {
                 "cell": state.cell,
                 "book": name,
-                **{
-                    part: price.get(part)
-                    for part in ("sku", "model", "profile", "delivery", "unit")
-                },
+                **{part: price.get(part) for part in _ABOUT},
                 "list": f"{decimal_text(price['list_nanos'], 9)} {currency}",
                 "contracted": f"{decimal_text(agreed, 9)} {currency}",
                 **{part: price[part] for part in ("valid_from", "author", "reason")},

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ledger.proc_stat import split_stat
+
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Mapping, Sequence
@@ -116,8 +118,7 @@ def started_ticks(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None if Path("/proc/self/stat").exists() else _there(pid)
-    # The name, in brackets, may have anything in it; the state comes next, and Z is ended.
-    fields = text.rpartition(")")[2].split()
+    _, fields = split_stat(text)
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
