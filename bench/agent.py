@@ -72,7 +72,7 @@ async def weigh(folder: Path, gpus: int, seconds: float, *, mig: bool, use: bool
             "main",
             facts=host_facts(),
             processes=HostProcesses(),
-            options=NodeOptions(look_us=LOOK_US, pass_us=PASS_US),
+            options=NodeOptions(look_us=LOOK_US, on_the_second=True, pass_us=PASS_US),
         )
         shell = NodeShell(log, agent, ShellOptions(use=UseOptions() if use else None))
         task = asyncio.create_task(shell.run(stop))

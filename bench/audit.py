@@ -23,7 +23,7 @@ from ledger.collector import relax
 from ledger.log.port import Log, LogError, Record, TopicState, UnknownTopic
 from ledger.metering.calendar import Period
 from ledger.metering.policy import POLICIES
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

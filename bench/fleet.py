@@ -33,7 +33,8 @@ from ledger.core.fold import Fold
 from ledger.core.state import device_state
 from ledger.log.topics import apply
 from ledger.log.url import open_log
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,8 @@ from ledger.log.partition import partition_of
 from ledger.log.port import Entry
 from ledger.log.topics import apply
 from ledger.log.url import open_log
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,8 @@ from ledger.reading import cells_of, fold_log
 from ledger.replay.states import PositionSnapshots, fold_at, make_snapshots
 from ledger.shard import Shard, ShardOptions
 from ledger.snapshots import SnapshotStore
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
+from schemas.topics import full_name
 
 __all__ = ["run"]
 

@@ -21,7 +21,7 @@ import structlog
 from pydantic import ValidationError
 
 from ledger.log.partition import partition_of
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
 from schemas.compatibility import CompatibilityApply, LicenceApply
 from schemas.messages import Reply
 from schemas.placement import PlacementApply
@@ -45,6 +45,7 @@ from schemas.requests import (
 )
 from schemas.reservations import ReservationApply, ReservationCancel
 from schemas.templates import TemplateApply
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.ingest import ERROR_HEADER, original_headers
 from ledger.log.port import Entry, LogError, UnknownTopic
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 from pydantic import ValidationError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ERROR_HEADER",
     "Refusal",
+    "RefusalCode",
     "dead_letter",
     "fingerprint",
     "ingest",
@@ -48,11 +49,17 @@ _REASON_BYTES = 4096
 _KNOWN = frozenset(name for name, _ in TYPES)
 
 
+#: Why a record is put aside: all codes that a dead letter of this program may have.
+RefusalCode = Literal[
+    cloudevents.MalformedCode, "bad_key", "unknown_type", "unknown_version", "bad_field"
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a record goes to the dead letters, and who sent it if that could be read."""
 
-    code: str
+    code: RefusalCode
     detail: str
     id: str | None = None
     source: str | None = None
@@ -70,7 +77,7 @@ def ingest(record: Record, topic: str) -> tuple[str, Input] | Refusal:
     spec = TYPES.get(parsed) if parsed is not None else None
     if spec is None or spec.topic != topic:
         known = parsed is not None and parsed[0] in _KNOWN and spec is None
-        code = "unknown_version" if known else "unknown_type"
+        code: RefusalCode = "unknown_version" if known else "unknown_type"
         return Refusal(code, event.type[:200], event.id, event.source)
     try:
         plain, written = read_strict(event.data_bytes)

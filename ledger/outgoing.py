@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.log.partition import partition_of
-from ledger.wire import full_name, message_entry
+from ledger.wire import message_entry
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

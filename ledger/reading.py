@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.fold import Fold, LogDamaged
+from ledger.snapshots import value_reader
 from schemas.topics import full_name
 
 if TYPE_CHECKING:
@@ -198,10 +199,7 @@ def _nothing_more(topic: str, partition: int, offset: int, end: int) -> Damaged:
 async def _from_snapshot(
     log: Log, topic: str, partition: int, snapshots: SnapshotStore
 ) -> Fold | None:
-    async def value_at(offset: int) -> bytes | None:
-        records = await log.read(topic, partition, offset, 1)
-        return records[0].value if records and records[0].offset == offset else None
-
+    value_at = value_reader(log, topic, partition)
     return await snapshots.load(partition, await log.end(topic, partition), value_at)
 
 

@@ -33,7 +33,9 @@ from ledger.core.outbox import (
 from ledger.ingest import Refusal, dead_letter, ingest
 from ledger.log.port import LogUnavailable
 from ledger.outgoing import Outgoing
-from ledger.wire import INPUTS, claim_entry, decision_entry, full_name
+from ledger.snapshots import value_reader
+from ledger.wire import INPUTS, claim_entry, decision_entry
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -131,11 +133,7 @@ class Shard:
     async def _snapshot(self, end: int) -> Fold | None:
         if self.snapshots is None:
             return None
-
-        async def value_at(offset: int) -> bytes | None:
-            records = await self.log.read(self._events, self.partition, offset, 1)
-            return records[0].value if records and records[0].offset == offset else None
-
+        value_at = value_reader(self.log, self._events, self.partition)
         return await self.snapshots.load(self.partition, end, value_at)
 
     async def _read_to(self, end: int) -> Iterable[dict[str, Any]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,15 @@ import orjson
 from ledger.core.digest import load_parts, save_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from ledger.core.fold import Fold
+    from ledger.log.port import Log
 
-__all__ = ["SetAside", "SnapshotStore", "record_hash"]
+__all__ = ["SetAside", "SnapshotStore", "ValueAt", "record_hash", "value_reader"]
+
+#: Returns the value of the record at an offset; None where there is none.
+ValueAt = Callable[[int], Awaitable[bytes | None]]
 
 _VERSION = 3
 _KEEP = 2
@@ -58,6 +62,16 @@ def _is_left(partial: Path) -> bool:
 def record_hash(value: bytes | None) -> str:
     """Return the hash that ties a snapshot to the last record it was made from."""
     return hashlib.sha256(value or b"").hexdigest()
+
+
+def value_reader(log: Log, topic: str, partition: int) -> ValueAt:
+    """Return what reads one record's value of a partition, to hold a snapshot against it."""
+
+    async def read(offset: int) -> bytes | None:
+        rows = await log.values(topic, partition, offset, 1)
+        return rows[0][2] if rows and rows[0][0] == offset else None
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ class SnapshotStore:
         self,
         partition: int,
         end: int,
-        value_at: Callable[[int], Awaitable[bytes | None]],
+        value_at: ValueAt,
     ) -> Fold | None:
         """Return the newest snapshot that the log bears out, or None.
 
@@ -140,9 +154,7 @@ class SnapshotStore:
             self._put_aside(path, found)
         return None
 
-    async def _borne_out(
-        self, fold: Fold, last: str, value_at: Callable[[int], Awaitable[bytes | None]]
-    ) -> Fold | str:
+    async def _borne_out(self, fold: Fold, last: str, value_at: ValueAt) -> Fold | str:
         """Return the fold when the log still has the record it ends with, else what is wrong."""
         offset = fold.head.offset
         if offset and record_hash(await value_at(offset - 1)) != last:

@@ -26,12 +26,12 @@ from ledger.ingest import fingerprint
 from ledger.log import port
 from ledger.log.port import MAX_RECORD_BYTES
 from ledger.reading import cells_of
-from ledger.wire import full_name
 from schemas.catalogue import wire_type
 from schemas.faults import first_fault
 from schemas.limits import RECORD_VERSION
 from schemas.records import LedgerRecord
 from schemas.strict_json import JsonFault, loads_strict
+from schemas.topics import full_name
 from schemas.upcast import UnknownVersion, upcast
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import orjson
 from ledger.log.port import Entry
 from schemas.catalogue import wire_type
 from schemas.cloudevents import to_headers
-from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from ledger.core.outbox import Message
@@ -20,7 +19,6 @@ __all__ = [
     "INPUTS",
     "claim_entry",
     "decision_entry",
-    "full_name",
     "input_entry",
     "message_entry",
 ]

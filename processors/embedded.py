@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from ledger.log.wakeup import wall_clock_us
 from ledger.loops import run_until
-from ledger.wire import INPUTS, full_name
+from ledger.wire import INPUTS
 from processors.engine import Engine
 from processors.pump import Pumps, keep_time
 from processors.setup import check_topics, snapshot_store
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     import asyncio

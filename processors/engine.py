@@ -21,9 +21,10 @@ import structlog
 from ledger.core.fold import LogDamaged as FoldDamaged
 from ledger.log.port import LogDamaged, LogUnavailable
 from ledger.shard import Fenced, Shard, ShardCounts, ShardOptions
-from ledger.wire import INPUTS, full_name
+from ledger.wire import INPUTS
 from processors.metrics import Metrics
 from processors.watch import Watch
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -299,7 +300,7 @@ class Engine:
     def next_look_us(self, now_us: int) -> int | None:
         """Return when time brings something next: a deadline, or a node's silence (UTC µs)."""
         cells = [slot.shard.fold.cells for slot in self._slots.values() if slot.shard is not None]
-        silences = [self.watch.liveness.next_us(each, now_us) for each in cells]
+        silences = [self.watch.liveness.next_us(each) for each in cells]
         dues = [due for due in (self.next_due_us(), *silences) if due is not None and due > now_us]
         return min(dues, default=None)
 

@@ -20,11 +20,12 @@ from aiokafka.errors import KafkaError
 
 from ledger.log.port import LogUnavailable, Record
 from ledger.log.wakeup import wall_clock_us
-from ledger.wire import INPUTS, full_name
+from ledger.wire import INPUTS
 from processors.engine import Engine
 from processors.pump import keep_time
 from processors.run import exit_status
 from processors.setup import Refused, check_topics, snapshot_store
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ledger.core.state import Node, State
 
@@ -46,6 +46,8 @@ class Liveness:
         self._heard: dict[tuple[str, str, str], int] = {}
         #: (cell, node) -> the verdict given last and when, µs.
         self._given: dict[tuple[str, str], tuple[str, int]] = {}
+        #: Cell -> when its next node falls silent, as the last look found it, µs.
+        self._next_us: dict[str, int | None] = {}
 
     def listen_from(self, now_us: int) -> None:
         """Count silence from ``now_us`` at the earliest: before it nobody was listening.
@@ -65,49 +67,51 @@ class Liveness:
 
         Each is given once, until the state has followed or the repeat interval
         has passed. ``now_us`` is the time up to which all heartbeats were heard.
+        The same pass over the nodes finds what `next_us` tells.
         """
         if self._since_us is None:
             return []
         self._forget(now_us)
-        found = []
-        for cell in sorted(cells):
-            for name, node in sorted(cells[cell].nodes.items()):
-                verdict = self._verdict(cell, node, now_us)
-                if verdict is None:
-                    self._given.pop((cell, name), None)
-                elif self._is_new(verdict.type, (cell, name), now_us):
-                    found.append(verdict)
-        return found
+        return [
+            verdict
+            for cell in sorted(cells)
+            for verdict in self._look(cells[cell], cell, self._since_us, now_us)
+        ]
 
-    def next_us(self, cells: Mapping[str, State], now_us: int) -> int | None:
+    def next_us(self, cells: Iterable[str]) -> int | None:
         """Return when the next node falls silent, if it is not heard until then (UTC µs).
 
-        Of nodes that are past their limit already the verdict is given.
+        As of the last `verdicts`. Of nodes that were past their limit by then the verdict is given.
         """
-        if self._since_us is None:
-            return None
-        dues = [
-            max(self._heard.get((cell, name, node.incarnation), 0), self._since_us) + self._limit_us
-            for cell, state in cells.items()
-            for name, node in state.nodes.items()
-            if node.state in _EXPECTED
-        ]
-        return min((due_us for due_us in dues if due_us > now_us), default=None)
+        dues = [due for cell in cells if (due := self._next_us.get(cell)) is not None]
+        return min(dues, default=None)
 
-    def _verdict(self, cell: str, node: Node, now_us: int) -> Verdict | None:
-        assert self._since_us is not None
-        heard_us = self._heard.get((cell, node.name, node.incarnation))
-        about = {"node": node.name, "incarnation": node.incarnation}
-        if node.state in _EXPECTED:
-            last_us = max(heard_us or 0, self._since_us)
-            if now_us - last_us >= self._limit_us:
-                known_us = heard_us if heard_us is not None else self._since_us
-                return Verdict(cell, "node.silent", {**about, "last_heartbeat_us": known_us})
-        # Heard within the limit, not merely after it fell silent: `silent_since_us` is when the
-        # silence was told, which may be after a late heartbeat.
-        elif node.state == "silent" and heard_us is not None and now_us - heard_us < self._limit_us:
-            return Verdict(cell, "node.back", about)
-        return None
+    def _look(self, state: State, cell: str, since_us: int, now_us: int) -> Iterator[Verdict]:
+        next_us: int | None = None
+        for name, node in sorted(state.nodes.items()):
+            heard_us = self._heard.get((cell, name, node.incarnation))
+            verdict = None
+            if node.state in _EXPECTED:
+                silent_us = max(heard_us or 0, since_us) + self._limit_us
+                if now_us >= silent_us:
+                    known_us = heard_us if heard_us is not None else since_us
+                    more = {"last_heartbeat_us": known_us}
+                    verdict = Verdict(cell, "node.silent", _about(node) | more)
+                elif next_us is None or silent_us < next_us:
+                    next_us = silent_us
+            # Heard within the limit, not merely after it fell silent: `silent_since_us` is when
+            # the silence was told, which may be after a late heartbeat.
+            elif (
+                node.state == "silent"
+                and heard_us is not None
+                and now_us - heard_us < self._limit_us
+            ):
+                verdict = Verdict(cell, "node.back", _about(node))
+            if verdict is None:
+                self._given.pop((cell, name), None)
+            elif self._is_new(verdict.type, (cell, name), now_us):
+                yield verdict
+        self._next_us[cell] = next_us
 
     def _is_new(self, kind: str, key: tuple[str, str], now_us: int) -> bool:
         given = self._given.get(key)
@@ -123,3 +127,7 @@ class Liveness:
         stale = [key for key, at_us in self._heard.items() if at_us < oldest]
         for key in stale:
             del self._heard[key]
+
+
+def _about(node: Node) -> dict[str, Any]:
+    return {"node": node.name, "incarnation": node.incarnation}

@@ -20,10 +20,10 @@ from aiokafka.errors import KafkaError
 from ledger.log.port import LogUnavailable
 from ledger.log.wakeup import wall_clock_us
 from ledger.loops import run_until
-from ledger.wire import full_name
 from processors.engine import Engine
 from processors.pump import Pumps, find_overlooked, keep_time
 from processors.setup import check_topics, snapshot_store
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection

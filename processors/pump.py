@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from ledger.log.port import LogUnavailable
-from ledger.wire import INPUTS, full_name
+from ledger.wire import INPUTS
 from processors.engine import DAMAGED
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

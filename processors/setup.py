@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ledger.log.topics import check
 from ledger.snapshots import SnapshotStore
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from ledger.log.port import Log

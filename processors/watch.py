@@ -12,8 +12,9 @@ import structlog
 
 from ledger.ingest import Refusal, ingest
 from ledger.log.port import LogUnavailable
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
 from processors.liveness import Liveness
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from ledger.core.state import State

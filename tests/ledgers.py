@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.log.topics import apply
 from ledger.shard import Shard, ShardOptions
-from ledger.wire import INPUTS, full_name, input_entry
+from ledger.wire import INPUTS, input_entry
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from ledger.core.state import State

@@ -47,6 +47,8 @@ class Oracle:
         self.now_us = 0
         #: Device -> its stretches, oldest first: [start, end, pieces].
         self.stretches: dict[str, list[list[Any]]] = {}
+        #: Those of them that may not have ended yet: a month has too many to look at all.
+        self.open: dict[str, list[list[Any]]] = {}
         #: (lease, unit) or (request, unit) -> what was held there.
         self.amounts: dict[tuple[str, str], dict[str, Any]] = {}
         #: (device, owner, unit, thousandths, start, end) that counted against quotas.
@@ -117,10 +119,16 @@ class Oracle:
                 self._rewrite(uuid, stretch, later, idle[owner], open_end=True)
                 new.discard(later)
         for piece in sorted(new):
-            self.stretches[uuid].append([self.now_us, None, piece, about])
+            self._add(uuid, [self.now_us, None, piece, about])
 
     def _open(self, uuid: str) -> list[list[Any]]:
-        return [one for one in self.stretches.setdefault(uuid, []) if one[1] is None]
+        found = [one for one in self.open.get(uuid, []) if one[1] is None]
+        self.open[uuid] = found.copy()
+        return found
+
+    def _add(self, uuid: str, stretch: list[Any]) -> None:
+        self.stretches.setdefault(uuid, []).append(stretch)
+        self.open.setdefault(uuid, []).append(stretch)
 
     def _rewrite(
         self, uuid: str, old: list[Any], piece: Piece, since: int, *, open_end: bool
@@ -128,7 +136,7 @@ class Oracle:
         """Let a stretch be another from a time on."""
         at = max(since, old[0])
         end = None if open_end else self.now_us
-        self.stretches[uuid].append([at, end, piece, old[3]])
+        self._add(uuid, [at, end, piece, old[3]])
         old[1] = at
 
     def _unheard(self, uuid: str, last: int) -> None:

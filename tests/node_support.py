@@ -11,15 +11,18 @@ from collectors.agent.agent import NodeAgent, NodeOptions
 from collectors.agent.device_files import Holders
 from collectors.agent.journal import Clock, Journal
 from collectors.agent.ledger_clock import learn_time
+from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.node import make_node
 from collectors.fake_nvml.reader import FakeAsker, fake_library
 from collectors.health.hearing import WatchOptions
+from collectors.nvml.codes import Code
 from collectors.nvml.host_facts import HostFacts
 from collectors.nvml.report import Standing
 from collectors.said import agent_source
 from ledger.core.outbox import messages
 from ledger.testing import CoreDriver
 from schemas.catalogue import adapter
+from tests.nvml_support import put_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from ledger.core.decide import Decision
     from schemas.messages import Order
 
-__all__ = ["FakeProcesses", "Rig", "Time"]
+__all__ = ["FakeProcesses", "Rig", "Time", "held_by_nobody_seen"]
 
 SECOND = 1_000_000
 
@@ -263,6 +266,17 @@ class Rig:
         found = [plain for name, plain in self.said if name == kind]
         assert found, f"no {kind} was said"
         return found[-1]
+
+
+async def held_by_nobody_seen() -> Rig:
+    """Return a rig whose only slice was to go, and has not: something unseen holds it."""
+    rig = Rig()
+    put_slice(rig.node.gpus[0], "3g.40gb", 4)
+    await rig.start()
+    rig.node.faults = [Fault("nvmlComputeInstanceDestroy", Code.IN_USE)]
+    rig.layout(0)
+    await rig.settle(70)
+    return rig
 
 
 @contextmanager

@@ -22,8 +22,9 @@ from ledger.core.digest import digest
 from ledger.core.fold import Fold
 from ledger.log.partition import partition_of
 from ledger.log.port import Entry, LogUnavailable
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
 from processors.settings import Settings
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -225,6 +225,8 @@ async def test_what_is_refused(cli: Inside) -> None:
         done = cli(*arguments)
         assert done.returncode == 3, arguments
         assert "no archive in no" in done.stderr
+        assert "is that the folder?" in done.stderr
+        assert "log up" not in done.stderr
     before = contents(cli.folder / "a")
     async with SqliteLog(cli.folder / "other.sqlite") as log:
         await live(log, 20)

@@ -16,7 +16,7 @@ from ledger.log.sqlite import SqliteLog
 from ledger.log.topics import check
 from ledger.reading import Damaged
 from ledger.verify import verify_log
-from ledger.wire import full_name
+from schemas.topics import full_name
 from tests.ledgers import PREFIX, Site
 
 if TYPE_CHECKING:

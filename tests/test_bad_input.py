@@ -20,10 +20,11 @@ from ledger.log.memory import MemoryLog
 from ledger.log.port import MAX_RECORD_BYTES, Entry, TooLarge
 from ledger.log.sqlite import SqliteLog
 from ledger.verify import verify_log
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
 from schemas.cloudevents import to_headers
 from schemas.messages import Order, Reply
 from schemas.strict_json import MAX_BYTES
+from schemas.topics import full_name
 from tests.ledgers import OPERATOR, PREFIX, TEAM, Site
 
 if TYPE_CHECKING:

@@ -311,6 +311,14 @@ USAGE = {
     "a bad time": (["state", "--at", "yesterday"], "--at"),
     "no query": (["sql"], "--tables"),
     "two forms": (["sql", "SELECT 1", "--csv", "--json"], "one of them"),
+    "letters of no code": (["dead-letters", "list", "--code", "x"], "bad_envelope, bad_key"),
+    "no code to send again": (["dead-letters", "redrive", "--code", "x"], "bad_field"),
+    "a grace that is none": (["meter", "--periods", "--grace-s", "-1"], "--grace-s"),
+    "a bill's grace": (["bill", "--period", "2026-10", "--grace-s", "-1"], "--grace-s"),
+    "no price file": (["bill", "--period", "2026-10", "--prices", "no.yaml"], "no.yaml: No such"),
+    "no file to apply": (["apply", "no.yaml", "--reason", "x"], "no.yaml: No such"),
+    "no price file in a report": (["report", "ops", "--prices", "no.yaml"], "no.yaml: No such"),
+    "a folder as a file": (["whatif", "replay", "--prices", "."], "Is a directory"),
     "letters and a code": (["dead-letters", "redrive", "0@1", "--code", "x"], "--code"),
     "a name of no letter": (["dead-letters", "show", "x"], "PARTITION@OFFSET"),
     "a bad runner": (["worker", "--runner", "x"], "faust"),
@@ -433,7 +441,7 @@ async def test_dead_letters_by_command(cli: Cli) -> None:
     assert dry == {"letter": "0@0", "to": "gpuledger.requests/0@3", "bytes": 1}
     sent = cli.json("dead-letters", "redrive", "--code", "bad_envelope")
     assert sent["sent"] == "gpuledger.requests/0@4"
-    assert cli("dead-letters", "list", "--code", "other").stdout.count("\n") == 1
+    assert cli("dead-letters", "list", "--code", "bad_field").stdout.count("\n") == 1
 
 
 def test_a_request_from_a_file(filled: Cli) -> None:

@@ -13,9 +13,10 @@ from ledger.client import Client, NoAnswer
 from ledger.log.memory import MemoryLog
 from ledger.log.partition import partition_of
 from ledger.log.port import Entry
-from ledger.wire import full_name, message_entry
+from ledger.wire import message_entry
 from schemas.asks import MigAsk, WholeAsk
 from schemas.requests import QuotaApply, RequestSubmit, Task
+from schemas.topics import full_name
 from tests.ledgers import PREFIX, TEAM, Site
 
 if TYPE_CHECKING:

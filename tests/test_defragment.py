@@ -75,6 +75,15 @@ def test_work_that_nobody_may_move_stays() -> None:
     assert defragment(cell.state, "9g.90gb") is None
 
 
+#: What is not there of a profile and pool, and what is said of it.
+NOT_THERE = {
+    ("4g.40gb", "--pool", "x"): "there is no pool x; there are main",
+    ("9g.90gb",): "no device takes the profile 9g.90gb; they take 1g.10gb, 1g.20gb, 2g.20gb,"
+    " 3g.40gb, 4g.40gb, 7g.80gb",
+    ("7g.80gb", "--pool", "main"): "no moves make a place for 7g.80gb in pool main",
+}
+
+
 def test_the_command_shows_a_device_and_a_plan(tmp_path: Path) -> None:
     """`node partition-plan`, on what the log says: exit 1 where there is nothing to show."""
     path = tmp_path / "log.db"
@@ -111,6 +120,10 @@ def test_the_command_shows_a_device_and_a_plan(tmp_path: Path) -> None:
     assert ["/team/a#r1/1"] == plan["orders"][0]["then_move"]
     assert "gpuledger node partition GPU-m" in command("--profile", "4g.40gb").stdout
     assert "1g.10gb" in command("GPU-m").stdout
-    assert [1, 1, 2] == [
-        command(*one).exit_code for one in (["GPU-x"], ["--profile", "7g.80gb"], [])
+    assert [1, 1, 2, 2] == [
+        command(*one).exit_code
+        for one in (["GPU-x"], ["--profile", "7g.80gb"], [], ["GPU-m", "--pool", "main"])
     ]
+    for arguments, says in NOT_THERE.items():
+        done = command("--profile", *arguments)
+        assert (1, f"gpuledger: {says}\n") == (done.exit_code, done.stderr), arguments

@@ -17,10 +17,11 @@ from ledger.log.port import Entry, Log, LogUnavailable, Record
 from ledger.log.topics import apply
 from ledger.shard import Fenced
 from ledger.snapshots import SnapshotStore
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
 from processors import engine as engine_module
 from processors.embedded import EmbeddedLoop
 from processors.engine import Engine
+from schemas.topics import full_name
 from tests.faulty_log import FaultyLog, Killed
 from tests.processor_support import (
     OPERATOR,

@@ -21,8 +21,9 @@ from ledger.billing.prices import read_prices
 from ledger.log.kafka import KafkaLog
 from ledger.log.topics import apply
 from ledger.policy_files import read_policy, read_site
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
 from schemas.catalogue import adapter
+from schemas.topics import full_name
 from tests.processor_support import POLICY, Worker
 from tests.test_tidy import ROOT, imported
 

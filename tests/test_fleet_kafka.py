@@ -17,7 +17,8 @@ from ledger.core.invariants import check
 from ledger.core.state import device_state
 from ledger.log.kafka import KafkaLog
 from ledger.log.topics import apply
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
+from schemas.topics import full_name
 from tests.processor_support import POLICY, Worker, policy, submit
 
 if TYPE_CHECKING:

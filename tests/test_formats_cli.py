@@ -182,6 +182,6 @@ def test_what_is_not_the_format_says_file_line_and_what(
     assert message in result.stderr
 
 
-def test_a_file_that_is_not_there_cannot_be_reached(tmp_path: Path) -> None:
-    """Exit status 3, as for any other thing that cannot be reached."""
-    assert 3 == run("pod", str(tmp_path / "none.yaml")).exit_code
+def test_a_file_that_is_not_there_was_named_wrongly(tmp_path: Path) -> None:
+    """Exit status 2, as for any other wrong use."""
+    assert 2 == run("pod", str(tmp_path / "none.yaml")).exit_code

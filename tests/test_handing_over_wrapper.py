@@ -111,7 +111,7 @@ async def _run(
         words.append(word)
 
     owned = owners.take("memory:", "gpuledger", "c", "/team", "x")
-    wrapper = Wrapper(plan, talk, owners, owned, tell, explain)  # type: ignore[arg-type]
+    wrapper = Wrapper(plan, talk, owners, owned, tell, lambda: explain)  # type: ignore[arg-type]
     if interrupt_s is not None:
         asyncio.get_running_loop().call_later(interrupt_s, wrapper.signal, 15)
     async with asyncio.timeout(30):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -179,11 +179,39 @@ def test_the_next_silence() -> None:
     for name, state in (("n1", "online"), ("n2", "draining"), ("n3", "lost"), ("n4", "online")):
         cell.nodes[name] = Node(name, "p", "b", 1, "/nodes/n", state, None, None)
     liveness = Liveness(15 * _S)
-    assert liveness.next_us({"c1": cell}, 0) is None
+
+    def next_us(now_s: int) -> int | None:
+        liveness.verdicts({"c1": cell}, now_s * _S)
+        return liveness.next_us(["c1"])
+
+    assert next_us(0) is None
     liveness.listen_from(100 * _S)
     for name, at_s in (("n1", 130), ("n2", 120), ("n3", 101)):
         liveness.heard("c1", name, "b", at_s * _S)
-    assert liveness.next_us({"c1": cell}, 110 * _S) == 115 * _S, "n4 was never heard"
-    assert liveness.next_us({"c1": cell}, 120 * _S) == 135 * _S
-    assert liveness.next_us({"c1": cell}, 140 * _S) == 145 * _S
-    assert liveness.next_us({"c1": cell}, 145 * _S) is None
+    assert next_us(110) == 115 * _S, "n4 was never heard"
+    assert next_us(120) == 135 * _S
+    assert next_us(140) == 145 * _S
+    assert next_us(145) is None
+    assert liveness.next_us(["c2"]) is None, "nobody has looked there"
+
+
+class CountedNodes(dict[str, Node]):
+    """Nodes that count how often somebody goes over them."""
+
+    passes = 0
+
+    def items(self) -> Any:
+        """Return them, counted."""
+        self.passes += 1
+        return super().items()
+
+
+def test_a_look_goes_over_the_nodes_once() -> None:
+    """For the verdicts and for when the next is due: a cell may have thousands of them."""
+    cell = empty("c1")
+    cell.nodes = nodes = CountedNodes(n1=Node("n1", "p", "b", 1, "/nodes/n", "online", None, None))
+    liveness = Liveness(15 * _S)
+    liveness.listen_from(0)
+    assert [] == liveness.verdicts({"c1": cell}, _S)
+    assert 15 * _S == liveness.next_us(["c1"])
+    assert 1 == nodes.passes

@@ -17,7 +17,7 @@ from ledger.core.invariants import check
 from ledger.core.state import device_state, slice_state
 from ledger.testing import TEAM
 from schemas.messages import Order
-from tests.node_support import SECOND, Rig
+from tests.node_support import SECOND, Rig, held_by_nobody_seen
 from tests.nvml_support import put_slice
 
 if TYPE_CHECKING:
@@ -341,12 +341,7 @@ async def test_in_use_with_nobody_in_sight_is_tried_then_shut_away_then_freed() 
 
 async def test_a_slice_with_a_hidden_holder_is_not_leased_meanwhile() -> None:
     """The compute instance cannot be destroyed: whole it stands there, and is nobody's."""
-    rig = Rig()
-    put_slice(rig.node.gpus[0], "3g.40gb", 4)
-    await rig.start()
-    rig.node.faults = [Fault("nvmlComputeInstanceDestroy", Code.IN_USE)]
-    rig.layout(0)
-    await rig.settle(70)
+    rig = await held_by_nobody_seen()
     assert "in-use" == rig.last("order.failed")["reason"]
     assert rig.real() == rig.believed() != set()
     (old,) = rig.cell.state.slices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from collectors.agent.agent import NodeOptions
@@ -53,8 +54,8 @@ class Listed:
 class Sampled:
     """An agent that also samples use, on clocks that the test turns."""
 
-    def __init__(self, *boards: str, window_s: int = 10) -> None:
-        self.rig = Rig(boards, mig=False, options=OPTIONS)
+    def __init__(self, *boards: str, window_s: int = 10, options: NodeOptions = OPTIONS) -> None:
+        self.rig = Rig(boards, mig=False, options=options)
         self.asked = Listed(FakeAsker(self.rig.node))
         self.rig.asker = lambda _: self.asked
         self.rig.make()
@@ -106,6 +107,22 @@ async def test_where_looks_and_samples_began_apart_they_come_together() -> None:
     assert ["several"] * 20 == sampled.asked.ops
 
 
+async def test_on_the_second_all_that_is_periodic_comes_at_whole_seconds() -> None:
+    """Also after something else has come between: the log is looked at then, at one wake-up."""
+    sampled = Sampled("H100-80GB", options=replace(OPTIONS, on_the_second=True))
+    sampled.rig.time.passes(SECOND * 3 // 10)
+    await sampled.start()
+    agent, time = sampled.rig.agent, sampled.rig.time
+    for past in (0, SECOND * 7 // 10, SECOND * 21 // 10):
+        time.passes(past)
+        with library():
+            due = [await agent.work(), await agent.work()]
+        assert [0, 0] == [one % SECOND for one in due]
+        assert time.steady_us < due[0] <= time.steady_us + SECOND
+        time.passes(due[0] - time.steady_us)
+    assert [7, 0] == [agent.since_us(10 * SECOND + 7, SECOND), Rig().agent.since_us(7, SECOND)]
+
+
 async def test_a_call_that_hangs_costs_its_device_alone_a_reading() -> None:
     """It rests; in the same round the other is sampled, looked at and listened to."""
     sampled = await Sampled("L40S", "L40S").start()
@@ -120,6 +137,34 @@ async def test_a_call_that_hangs_costs_its_device_alone_a_reading() -> None:
     assert lost["missing"]["device"].startswith("hung: nvmlDeviceGetUtilizationRates")
     health = {one["device"]: one["health"] for kind, one in sampled.rig.said if "health" in one}
     assert well.uuid not in health
+
+
+async def test_a_call_that_hangs_ends_nothing_on_the_others() -> None:
+    """They are read in the same round; the one is unknown until its rest is over, and not gone."""
+    sampled = await Sampled("L40S", "L40S", "L40S").start()
+    rig = sampled.rig
+    for name in ("r1", "r2"):
+        rig.submit(name)
+    await rig.settle(3)
+    sick = rig.node.gpus[0]
+    rig.said.clear()
+    fault = Fault("nvmlDeviceGetUtilizationRates", "hang", gpu=sick.uuid, times=1)
+    rig.node.faults = [fault]
+    sampled.asked.ops.clear()
+    await sampled.seconds(1)
+    rig.tell_ledger()
+    assert 0 == fault.times
+    # Another process has no listing yet, so it reads all there is but the one.
+    assert ["several", "uses", "pulse", "host", "device", "device"] == [
+        one for one in sampled.asked.ops if one not in ("signs", "events")
+    ]
+    await sampled.seconds(40)
+    rig.tell_ledger()
+    told = [(one["device"], one["health"]) for kind, one in rig.said if kind == "device.health"]
+    assert [(sick.uuid, "unknown"), (sick.uuid, "healthy")] == told
+    inventories = [one for kind, one in rig.said if kind == "node.inventory"]
+    assert all(3 == len(one["devices"]) for one in inventories)
+    assert 2 == len(rig.cell.state.leases)
 
 
 async def test_what_happens_in_a_round_in_which_another_device_hangs_is_heard() -> None:

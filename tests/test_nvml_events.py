@@ -29,7 +29,8 @@ class Watched:
     def __init__(self) -> None:
         self.node: FakeNode = make_node("n1", ("H100-80GB", "L40S", "L40S"), mig=True)
         self.now_s = 0.0
-        self.reader = NvmlReader(FakeAsker(self.node), clock=lambda: self.now_s)
+        self.asker = FakeAsker(self.node)
+        self.reader = NvmlReader(self.asker, clock=lambda: self.now_s)
         self.uuids = [one.uuid for one in self.node.gpus]
 
     async def ask(self) -> list[Happening]:
@@ -108,6 +109,19 @@ async def test_a_set_that_is_gone_is_made_anew(watched: Watched) -> None:
     await watched.ask()
     watched.node.happen(Event(watched.node.gpus[1], XID, 31))
     assert [31] == [one.xid for one in await watched.ask()]
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+async def test_another_mig_mode_costs_nobody_an_event(watched: Watched, *, enabled: bool) -> None:
+    """The set stays: what happened to the others is told, and the device is watched anew."""
+    first, second, _ = watched.node.gpus
+    first.mig = first.mig_pending = int(not enabled)
+    await watched.ask()
+    watched.node.happen(Event(second, XID, 79))
+    await watched.asker.ask("set_mig_mode", uuid=first.uuid, enabled=enabled)
+    assert [Happening(second.uuid, XID, 79)] == await watched.ask()
+    watched.node.happen(Event(first, XID, 13))
+    assert [Happening(first.uuid, XID, 13)] == await watched.ask()
 
 
 async def test_a_call_that_hangs_is_the_matter_of_its_device(watched: Watched) -> None:

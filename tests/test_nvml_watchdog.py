@@ -76,9 +76,13 @@ async def test_a_call_that_hangs_costs_that_device_only(tmp_path: Path) -> None:
         assert (2, pid) == (made.starts, made.pid)
 
 
-async def test_a_call_that_hangs_in_a_round_costs_that_device_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("does", ['"hang"', '"slow"\ntakes_ms = 60_000'])
+async def test_a_call_that_hangs_in_a_round_costs_that_device_only(
+    tmp_path: Path, does: str
+) -> None:
     """What is asked at once says which device it was, and the others' answers come all the same."""
     described = DESCRIBED.replace("nvmlDeviceGetSerial", "nvmlDeviceGetUtilizationRates")
+    described = described.replace('"hang"', does)
     async with child(tmp_path, described) as made:
         reader = NvmlReader(made, clock=lambda: 0.0)
         uuids = [one.uuid for one in (await reader.inventory()).devices]
@@ -98,6 +102,43 @@ async def test_a_call_that_hangs_in_a_round_costs_that_device_only(tmp_path: Pat
         assert changed is None, "another process has read nothing yet"
         assert ("", ()) == (happened.why, happened.events)
         assert (2, pid) == (made.starts, made.pid)
+
+
+async def test_a_round_of_slow_calls_costs_nobody_anything(tmp_path: Path) -> None:
+    """It takes longer than one call may, and goes on from one to the next: none of them hangs."""
+    described = DESCRIBED.replace("nvmlDeviceGetSerial", "nvmlDeviceGetUtilizationRates")
+    described = described.replace('"hang"\ngpu = 1', '"slow"\ntakes_ms = 1_000')
+    async with child(tmp_path, described) as made:
+        reader = NvmlReader(made, clock=lambda: 0.0)
+        uuids = [one.uuid for one in (await reader.inventory()).devices]
+        uses: dict[str, Any] = {"uuids": uuids, "wide": False, "counted": False}
+        async with reader.at_once(Wanted(uses, (uuids, []), uuids, uuids)):
+            found = await reader.uses(**uses)
+            changed = await reader.pulse(uuids, [])
+
+        assert [""] * 3 == [one.why for one in found]
+        assert None not in [one.gpu_percent for one in found]
+        assert (set(), []) == changed
+        assert 1 == made.starts
+
+
+@pytest.mark.parametrize(("same", "looks"), [(True, 4), (False, 24)])
+async def test_a_question_is_given_up_when_it_stands_still_and_some_time_anyhow(
+    monkeypatch: pytest.MonkeyPatch, *, same: bool, looks: int
+) -> None:
+    """The same call at four looks in one limit's time; else six times the limit is enough."""
+    made, seen = NvmlChild(), list[str]()
+
+    def where() -> str:
+        seen.append("a call" if same else f"call {len(seen)}")
+        return seen[-1]
+
+    monkeypatch.setattr(made, "_where", where)
+    with pytest.raises(TimeoutError):
+        async with made._as_long_as_it_goes_on(0.04):
+            await asyncio.Event().wait()
+    assert looks == len(seen)
+    await made.close()
 
 
 async def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from collectors.agent.ledger_clock import learn_time
 from collectors.fake_nvml.faults import Fault
 from collectors.nvml.codes import Code
 from tests.answers import history
@@ -64,6 +65,52 @@ async def test_what_always_fails_is_asked_for_ever_more_rarely() -> None:
     for _ in range(70):
         await rig.settle(60)
     assert 1 == len(rig.cell.state.leases)
+
+
+@pytest.mark.parametrize("failures", [2, 3, 4])
+async def test_what_fails_several_times_waits_no_longer_than_it_is_left_alone(
+    failures: int,
+) -> None:
+    """A minute after the second failure, two after the third: its node tells it again then."""
+    rig = Rig()
+    await rig.start()
+    rig.node.faults = [Fault(CREATE_GI, Code.NO_PERMISSION, times=failures)]
+    rig.submit("r1", MIG)
+    alone_s = sum(60 << at for at in range(failures - 1))
+    await rig.settle(alone_s * 5 // 4)
+    assert failures == len(events(rig, "device.reopened"))
+    assert ["granted"] == [one.state for one in rig.cell.state.requests.values()]
+
+
+async def test_a_restart_forgets_no_failure_and_a_boot_does() -> None:
+    """The inventory is told again when it would have been without the restart."""
+    rig = Rig()
+    await rig.start()
+    rig.node.faults = [Fault(CREATE_GI, Code.NO_PERMISSION, times=2)]
+    rig.submit("r1", MIG)
+    await rig.settle(1)
+    assert 2 == len(events(rig, "order.failed"))
+    await rig.restart()
+    await rig.settle(75)
+    assert 1 == len(rig.cell.state.leases)
+    rig.boot = "machine-boot-2"
+    await rig.restart()
+    assert rig.agent._teller.again_us() is None
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_what_is_done_too_late_has_failed_for_the_ledger(*, late: bool) -> None:
+    """Its order timed out meanwhile; what was done in time is not told of again."""
+    rig = Rig()
+    await rig.start()
+    rig.submit("r1", MIG)
+    rig.hear()
+    (order,) = rig.orders
+    assert order.due_us is not None
+    learn_time(rig.journal, [order.due_us + (1 if late else -60_000_000)])
+    await rig.settle(1)
+    assert "order.done" in rig.types()
+    assert late == (rig.agent._teller.again_us() is not None)
 
 
 async def test_a_leftover_that_cannot_be_destroyed_keeps_the_device_shut() -> None:

@@ -330,7 +330,7 @@ WRONG = {
     ),
     "a name with a plus": (("checkpoint", "keygen", "a+b", "--key", "b.key"), 2, "no key name"),
     "no folder": (("checkpoint", "list", "nowhere", *PUBLIC), 1, "is no folder"),
-    "no file": (("verify", "--checkpoint", "nowhere", *PUBLIC), 3, "nowhere: No such file"),
+    "no file": (("verify", "--checkpoint", "nowhere", *PUBLIC), 2, "nowhere: No such file"),
     "no checkpoint in it": (("verify", "--checkpoint", ".", *PUBLIC), 4, "no checkpoint in this"),
     "no position": (("checkpoint", "prove", "17", *PUBLIC), 2, "no position of a record"),
     "nothing proved": (("checkpoint", "check-proof", "site.key.pub", *PUBLIC), 4, "is no proof"),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from ledger.archive import files as archive_files
+from ledger.archive.check import check_archive
+from ledger.archive.columns import table_of
 from ledger.archive.follow import Follower, Options
 from ledger.log.archive import ArchiveLog
 from ledger.log.memory import MemoryLog
@@ -315,6 +319,26 @@ async def test_an_archive_of_a_forged_log_is_found_too(tmp_path: Path) -> None:
         wanted = kind(entries, draw)
         fault = (await of_archive(await archived(entries, tmp_path / str(number)), path)).faults[0]
         assert wanted == (fault.kind, fault.offset)
+
+
+@pytest.mark.parametrize("column", ["kind", "value"])
+async def test_an_archive_is_proved_by_its_bytes(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Typed columns that lie change nothing that was signed; bytes do, whatever the columns say."""
+    path = (await sign(entries_of(40), tmp_path / "checkpoints")).path
+
+    def lying(topic: str, records: Sequence[Record]) -> Any:
+        table = table_of(topic, records)
+        at, of = table.column_names.index(column), table.schema.field(column)
+        told = ["claim" if column == "kind" else b"{}" for _ in records]
+        return table.set_column(at, of, pa.chunked_array([told], of.type))
+
+    monkeypatch.setattr(archive_files, "table_of", lying)
+    folder = await archived(entries_of(40), tmp_path / "archive")
+    assert {"columns"} == {one.kind for one in check_archive(folder).wrong}
+    faults = (await of_archive(folder, path)).faults
+    assert ("rewritten" if column == "value" else "") == "".join(one.kind for one in faults)
 
 
 async def test_a_partition_that_is_gone_is_a_fault(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ from ledger.reading import Damaged, fold_log, read_events
 from ledger.shard import Fenced, Shard, ShardOptions
 from ledger.testing import CoreDriver, device
 from ledger.verify import verify_log
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
 from schemas.limits import RECORD_VERSION
 from schemas.records import LedgerRecord
-from schemas.topics import TOPICS
+from schemas.topics import TOPICS, full_name
 from schemas.upcast import UPCASTERS, UnknownVersion, upcast
 from tests.ledgers import PREFIX, Site
 from tests.metering_logs import metered, with_void_records

@@ -9,7 +9,7 @@ from ledger.core.digest import load_fold, save_fold
 from ledger.core.evicting import preemption
 from ledger.core.invariants import check
 from ledger.core.limits import MAX_QUOTA_DEPTH
-from ledger.core.quotas.quota import GPU, available, budget_left
+from ledger.core.quotas.quota import GPU, MOST_MILLI_US, available, budget_left
 from ledger.testing import CoreDriver, device, mig_slice
 from tests.small_cells import cell_of, set_quota, state_of
 
@@ -443,6 +443,42 @@ def test_an_extension_counts_against_the_budget_at_once() -> None:
 
     assert "applied" == cell.feed("lease.extend", said).code
     assert "budget_spent" == cell.feed("lease.extend", said).code
+
+
+#: The longest run that a request may state: with a few devices more than 64 bits hold.
+LONGEST_S = 1_000_000_000
+
+
+def test_a_request_of_more_time_than_64_bits_hold_waits() -> None:
+    """It ended the worker that decided it: its number went into no record."""
+    cell = cell_of()
+    set_quota(cell, "t", 99_000, budget={"gpu_hours": 1_000_000, "period_s": LONGEST_S})
+    for name in ("n1", "n2"):
+        cell.node(name, [device(f"GPU-{name}-{at}") for at in range(16)])
+    gang = {"mode": "whole", "count": 16, "nodes": 2}
+    asked = cell.submit("r1", gang, max_run_s=LONGEST_S)
+    assert ("queued", "budget_spent") == (asked.code, cell.state.requests[cell.key("r1")].code)
+    assert MOST_MILLI_US == asked.numbers["asked"]
+    cell.submit("r2", gang, max_run_s=60)
+    more = cell.feed("lease.extend", {"lease": cell.lease("r2").id, "more_s": LONGEST_S})
+    assert ("budget_spent", MOST_MILLI_US) == (more.code, more.numbers["asked"])
+
+
+def test_a_budget_set_later_counts_no_more_than_64_bits_hold() -> None:
+    """There is a digest of the state; what cannot be counted any more is not given back."""
+    cell = cell_of()
+    set_quota(cell, "t", 99_000)
+    cell.node("n1", [device(f"GPU-{at}") for at in range(24)])
+    for at in range(3):
+        cell.submit(f"r{at}", {"mode": "whole", "count": 8}, max_run_s=LONGEST_S)
+    set_quota(cell, "t", 99_000, budget={"gpu_hours": 1, "period_s": LONGEST_S})
+    assert MOST_MILLI_US == cell.state.quotas["t"].spent_milli_us
+    for at in range(3):
+        cell.release(cell.lease(f"r{at}").id)
+    assert MOST_MILLI_US == cell.state.quotas["t"].spent_milli_us
+    # A period of another length is another one.
+    set_quota(cell, "t", 99_000, budget={"gpu_hours": 1, "period_s": 60})
+    assert cell.replayed().cells["c"].quotas["t"].spent_milli_us <= 0
 
 
 def test_what_a_quota_keeps_back_is_there_when_its_parent_was_lowered() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from ledger.core.digest import canonical, digest
 from ledger.core.state import State
-from ledger.replay.diff import diff
+from ledger.replay.diff import Change, diff
 from ledger.replay.tables import CELL, KINDS
-from ledger.replay.words import GROUPS, grouped
+from ledger.replay.words import GROUPS, change_lines, grouped
 from ledger.testing import CoreDriver, device
 from tests.ledgers import PREFIX
 from tests.replay_support import drawn, folds_of, log_of
@@ -126,3 +126,19 @@ async def test_fields_have_old_and_new_and_whose_they_are(tmp_path: Path) -> Non
     assert "node n1\n" in text
     assert "      state: available -> leased\n" in text
     assert text.endswith("clocks, which --all shows beside answered ids")
+
+
+async def test_a_unit_is_told_once_with_the_number_that_it_is_of(tmp_path: Path) -> None:
+    """Where a number is told in the unit that people use, the name does not say another."""
+    cell = CoreDriver()
+    cell.pool(), cell.queue()
+    old = len(cell.records)
+    cell.quota(nominal_gpu_milli=4000), cell.queue(max_wait_s=60)
+    found = await difference(cell.records, tmp_path, old, len(cell.records))
+    text = "\n".join(grouped(found.changes, "table"))
+    assert "half life 604,800 s" in text
+    assert "      max wait: none -> 60 s\n" in text
+    assert " us " not in text
+    # What differs by less than that unit shows is told as it is, and its name has its unit.
+    close = Change("c", "queues", "q", "changed", {"max_wait_us": (60_000_000, 60_000_001)})
+    assert "      max wait us: 60000000 -> 60000001" in list(change_lines(close))

@@ -16,7 +16,7 @@ from ledger.log.memory import MemoryLog
 from ledger.log.partition import partition_of
 from ledger.log.port import Entry, LogUnavailable, UnknownTopic
 from ledger.log.topics import apply
-from ledger.wire import full_name
+from schemas.topics import full_name
 from tests.faulty_log import FaultyLog
 from tests.fleet_rig import CELL, HEARTBEAT_LIMIT_S, FleetRig, host
 from tests.node_support import Rig, Time

@@ -16,7 +16,7 @@ from ledger.audit.auditor import Room, load
 from ledger.audit.loading import Known, Unreadable, Verdicts, take_rows
 from ledger.audit.raw import raw_rows
 from ledger.audit.sql import AtLimit, BadQuery, Ledger, Limits
-from ledger.audit.sql_texts import TEXTS, VIEWS, parse
+from ledger.audit.sql_texts import REPORTS, TEXTS, VIEWS, parse
 from ledger.audit.tables import TABLES
 from ledger.core.fold import Fold, LogDamaged
 from ledger.log.memory import MemoryLog
@@ -349,22 +349,36 @@ def test_a_value_that_python_has_not_is_told_as_that(room: Room) -> None:
     assert [("10000000 years",)] == found.rows
 
 
+HOUR_US = 3_600_000_000
+
+
+def site_of_two() -> CoreDriver:
+    """Return a cell with two devices, two tenants, and a queue whose requests evict."""
+    cell = CoreDriver()
+    cell.pool(silent_grace_s=500_000_000), cell.queue(), cell.quota(), cell.quota("u")
+    cell.queue("urgent", preemption="any-tenant")
+    cell.node("n1", [device("GPU-a"), device("GPU-b")])
+    return cell
+
+
+def forget(cell: CoreDriver) -> None:
+    """Let 34 days pass: ids of what has ended may be used again."""
+    for _ in range(34):
+        # A day, and a record of it: what is old is forgotten with the records.
+        cell.quota("other", nominal_gpu_milli=cell.now_us % 1_000)
+        cell.now_us += 24 * HOUR_US
+
+
 async def test_an_id_that_is_used_again_once_it_is_forgotten_is_another_lease() -> None:
     """After 32 days a source may use one again: each of both leases has its own time."""
-    cell = CoreDriver()
-    cell.pool(silent_grace_s=500_000_000), cell.queue(), cell.quota()
-    cell.node("n1", [device("GPU-a"), device("GPU-b")])
-    ask, hour_us = {"mode": "whole", "count": 2}, 3_600_000_000
-    for held_us in (hour_us, hour_us // 2):
+    cell, ask = site_of_two(), {"mode": "whole", "count": 2}
+    for held_us in (HOUR_US, HOUR_US // 2):
         assert "granted" == cell.submit("r", ask).code
         cell.release(cell.lease("r").id, at_us=cell.now_us + held_us)
         cell.answer_all_orders()
-        for _ in range(34):
-            # A day, and a record of it: what is old is forgotten with the records.
-            cell.quota("other", nominal_gpu_milli=cell.now_us % 1_000)
-            cell.now_us += 24 * hour_us
+        forget(cell)
     async with room_with(cell.records) as room:
-        assert [(hour_us, True), (hour_us // 2, True)] == room.ask(
+        assert [(HOUR_US, True), (HOUR_US // 2, True)] == room.ask(
             "SELECT held_us, epoch_us(ended) - epoch_us(granted) = held_us FROM leases"
             " ORDER BY granted"
         ).rows
@@ -375,3 +389,108 @@ async def test_an_id_that_is_used_again_once_it_is_forgotten_is_another_lease() 
         assert [("10800.000000000",)] == room.ask(
             "SELECT gpu_seconds('t', '1970-01-01', '1980-01-01')"
         ).rows
+
+
+def lives_twice() -> CoreDriver:
+    """Return a cell in which tenant t's requests have lived, and then u's of the same ids.
+
+    ``victim`` is idle and evicted for ``urgent`` while ``waits`` waits in vain. Only t's is
+    granted again, an hour later, and an operator takes it back.
+    """
+    cell, ask = site_of_two(), {"mode": "whole", "count": 2}
+    for tenant in ("t", "u"):
+        assert "granted" == cell.submit("victim", ask, tenant=tenant, preemptible=True).code
+        lease = cell.lease("victim").id
+        cell.task_started(lease, "n1")
+        cell.says("task.use", "n1", lease=lease, idle=True)
+        cell.submit("waits", tenant=tenant, max_wait_s=60)
+        cell.submit("urgent", ask, tenant=tenant, queue="urgent", priority=100)
+        cell.task_ended(lease, "n1"), cell.answer_all_orders()
+        if tenant == "u":
+            cell.cancel("victim")
+        cell.release(cell.lease("urgent").id, at_us=cell.now_us + HOUR_US)
+        cell.answer_all_orders()
+        if tenant == "t":
+            again = cell.lease("victim").id
+            cell.reclaim(again), cell.task_ended(again, "n1"), cell.answer_all_orders()
+        assert not cell.state.requests
+        forget(cell)
+    return cell
+
+
+#: What is asked of the cell whose ids have lived twice, and what is so of each life.
+LIVES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
+    "requests": (
+        "SELECT request, tenant, state, leases, ended - received < INTERVAL 1 DAY FROM requests",
+        [
+            ("urgent", "t", "completed", 1, True), ("urgent", "u", "completed", 1, True),
+            ("victim", "t", "reclaimed", 2, True), ("victim", "u", "cancelled", 1, True),
+            ("waits", "t", "expired", 0, True), ("waits", "u", "expired", 0, True),
+        ],
+    ),
+    "waits": (
+        "SELECT request, tenant, queue, code FROM waits WHERE request LIKE '%waits'",
+        [("waits", "t", "q", "no_capacity"), ("waits", "u", "q", "no_capacity")],
+    ),
+    "interruptions": (
+        "SELECT request, tenant, reason, request_state, again IS NOT NULL FROM interruptions",
+        [
+            ("victim", "t", "preempted", "reclaimed", True),
+            ("victim", "t", "reclaimed", "reclaimed", False),
+            ("victim", "u", "preempted", "cancelled", False),
+        ],
+    ),
+    "preemptions": (
+        ("SELECT by_request, tenant, by_tenant, by_priority, ended - time < INTERVAL 1 DAY"
+        " FROM preemptions"),
+        [("urgent", "t", "t", 100, True), ("urgent", "u", "u", 100, True)],
+    ),
+    "idles": (
+        'SELECT lease, tenant, charge_milli, "then" FROM idles',
+        [("victim/1", "t", 2000, "preempted"), ("victim/1", "u", 2000, "preempted")],
+    ),
+    "denials": (
+        "SELECT request, tenant, code FROM denials",
+        [("waits", "t", "wait_expired"), ("waits", "u", "wait_expired")],
+    ),
+    "what there was at an instant of the second life": (
+        ("SELECT a.id, a.kind, a.tenant, a.state FROM as_of("
+        "(SELECT max(since) FROM idles)) a WHERE a.kind IN ('request', 'lease')"),
+        [("victim", "request", "u", "granted"), ("victim/1", "lease", "u", "running")],
+    ),
+}  # fmt: skip
+
+REPORTS_OF_LIVES: dict[str, tuple[tuple[str, ...], list[tuple[Any, ...]]]] = {
+    "longest-waits": (
+        ("request", "tenant", "state"),
+        [("urgent", "t", "completed"), ("urgent", "u", "completed"),
+         ("victim", "t", "reclaimed"), ("victim", "u", "cancelled"),
+         ("waits", "t", "expired"), ("waits", "u", "expired")],
+    ),
+    "ordered-by": (("tenant", "requests", "leases"), [("t", 3, 3), ("u", 3, 2)]),
+    "taken-back": (("lease", "tenant"), [("victim/2", "t")]),
+    "not-clean": (("lease",), []),
+}  # fmt: skip
+
+
+async def test_ids_that_are_used_again_are_kept_apart() -> None:
+    """What an id did in its second life is not told of its first, nor the other way round."""
+    async with room_with(lives_twice().records) as room:
+
+        def ask(query: str, **parameters: str | None) -> list[tuple[Any, ...]]:
+            rows = room.ask(query, parameters).rows
+            return sorted((row[0].removeprefix(f"{TEAM}#"), *row[1:]) for row in rows)
+
+        for name, (query, wanted) in LIVES.items():
+            assert wanted == ask(query), name
+        for name, (columns, wanted) in REPORTS_OF_LIVES.items():
+            report = REPORTS[name]
+            given = {one.name: None for one in report.parameters}
+            query = f"SELECT {', '.join(columns)} FROM ({report.query})"
+            assert wanted == ask(query, **given), name
+
+
+def test_columns_of_one_name_are_told_apart(room: Room) -> None:
+    """A row as a JSON object keeps all values; a name that is there already is not taken."""
+    found = room.ask("SELECT 1 AS n, 2 AS n, 3 AS n, 4 AS n_2, 5 AS m")
+    assert (("n", "n_3", "n_4", "n_2", "m"), [(1, 2, 3, 4, 5)]) == (found.columns, found.rows)

@@ -9,6 +9,7 @@ import ast
 import re
 import subprocess
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,6 +154,38 @@ def test_the_core_imports_only_what_is_pure() -> None:
             if name.split(".")[0] not in CORE_IMPORTS and not name.startswith("ledger.core")
         ]
     )
+
+
+def loaded(module: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield what a module imports when it runs, wherever that stands: module and name in it."""
+    for node in ast.iter_child_nodes(module):
+        if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", one.name) for one in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((one.name, "") for one in node.names)
+        yield from loaded(node)
+
+
+def test_modules_import_one_another_in_one_direction() -> None:
+    """Of two modules one rests on the other: neither needs the other to be read."""
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in modules("ledger", "collectors", "schemas")
+    }
+    graph = {
+        name: {
+            f"{module}.{one}" if f"{module}.{one}" in names else module
+            for module, one in loaded(tree(path))
+        }
+        - {name}
+        for name, path in names.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        report([" is imported by ".join(error.args[1])])
 
 
 def test_the_core_reads_no_clock_and_nothing_else_from_outside() -> None:

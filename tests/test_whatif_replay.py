@@ -16,13 +16,14 @@ from ledger.core.invariants import check
 from ledger.counterfactual.changes import AddedNodes, Changes
 from ledger.counterfactual.compare import compared
 from ledger.counterfactual.peaks import read_peaks
-from ledger.counterfactual.replay import NoCell, Options
+from ledger.counterfactual.replay import NoCell, NoNode, Options
 from ledger.counterfactual.world import Refused
 from ledger.log.memory import MemoryLog
 from ledger.log.port import TopicState
 from ledger.metering.policy import POLICIES
 from ledger.testing import CoreDriver, device
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
+from schemas.topics import full_name
 from tests.billing_support import book, price
 from tests.metering_logs import random_log
 from tests.replay_support import put
@@ -96,7 +97,6 @@ async def test_nothing_changed_is_no_difference(seed: int) -> None:
         outcome = await replayed(log, None, first, options=Options(rows=True))
         assert outcome.world.first_difference is None
         assert {} == differences(outcome, TARIFF)
-        assert not outcome.world.missing()
         assert outcome.recorded.asked == outcome.changed.asked
         assert outcome.recorded.rows == outcome.changed.rows
 
@@ -435,13 +435,24 @@ async def test_one_cell_of_several() -> None:
 
 
 async def test_policy_that_the_ledger_would_refuse() -> None:
-    """It is said and not passed over; a node that never was is missing."""
+    """It is said and not passed over."""
     log = await simulated([job("a", 0, 10)], fleet("n1"), quotas(9, 9))
     orphan = policy("quotas: [{tenant: x, parent: nobody, nominal_gpu_milli: 1}]")
     with pytest.raises(Refused, match=r"quota.apply is refused: unknown_parent"):
         await replayed(log, Changes(policy=orphan))
-    outcome = await replayed(log, Changes(added=(AddedNodes(1, "n9"),)))
-    assert ["n9"] == outcome.world.missing()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [Changes(added=(AddedNodes(1, "n9"),)), Changes(removed=("n1", "n9"))],
+    ids=["like it", "without it"],
+)
+async def test_a_node_that_never_was_is_named_with_those_that_were(changes: Changes) -> None:
+    """Nothing is replayed without, or with more of, what the log does not have."""
+    log = await simulated([job("a", 0, 10)], fleet("n1", "n2"), quotas(9, 9))
+    with pytest.raises(NoNode) as caught:
+        await replayed(log, changes)
+    assert (["n9"], ["n1", "n2"]) == (caught.value.names, caught.value.known)
 
 
 async def test_a_file_stands_in_the_place_of_what_the_log_applies() -> None:

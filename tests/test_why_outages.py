@@ -17,8 +17,7 @@ from ledger.answers.outages import Outage
 from ledger.cli.explained import explained, waiting
 from ledger.explain import Explanation, why
 from tests.answers import ask, explain, history, site
-from tests.node_support import SECOND, Rig
-from tests.nvml_support import put_slice
+from tests.node_support import SECOND, Rig, held_by_nobody_seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,12 +104,7 @@ async def test_heat_is_over_by_itself() -> None:
 
 async def test_what_a_change_has_left_is_named_with_who_holds_it() -> None:
     """In use with nobody in sight: the device, the order, the evidence, and what ends it."""
-    rig = Rig()
-    put_slice(rig.node.gpus[0], "3g.40gb", 4)
-    await rig.start()
-    rig.node.faults = [Fault("nvmlComputeInstanceDestroy", Code.IN_USE)]
-    rig.layout(0)
-    await rig.settle(70)
+    rig = await held_by_nobody_seen()
     rig.submit("waits", {"mode": "mig", "profile": "3g.40gb"})
     (one,) = asked(rig).outages
     assert ("unhealthy", "in-use") == (one.state, one.reason)

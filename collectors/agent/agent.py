@@ -59,9 +59,12 @@ class NodeOptions:
     The node is looked at every ``look_us``, each device is read whole every ``pass_us`` at
     least, and the inventory is told when it differs; every ``retell_us`` it is
     told whole all the same, since the ledger may have given the node up meanwhile.
+    ``on_the_second``: what is periodic is done at multiples of its period by the steady clock,
+    all of it at one wake-up. Not for many agents in one process, which would do it all at once.
     """
 
     look_us: int = 10 * _US
+    on_the_second: bool = False
     pass_us: int = 10 * _US
     retell_us: int = 600 * _US
     sweep_us: int = 30 * _US
@@ -133,6 +136,7 @@ class NodeAgent:
     def sample_for(self, watch: UseWatch) -> None:
         """Take its samples when they are due, as far as `work` comes to it; see ``on_use``."""
         self._use = watch
+        watch.due_us -= self.since_us(watch.due_us, watch.options.sample_us)
 
     @property
     def incarnation(self) -> str:
@@ -255,9 +259,14 @@ class NodeAgent:
     def _next_us(self, every_us: int) -> int:
         """Return when it is due again: with a sample, which is no later, where those are taken."""
         due_us = self._round_us + every_us
+        due_us -= self.since_us(due_us, every_us)
         if self._use is not None and every_us >= self._use.options.sample_us:
             due_us -= (due_us - self._use.due_us) % self._use.options.sample_us
         return due_us if due_us > self._now_us() else self._now_us() + every_us
+
+    def since_us(self, now_us: int, every_us: int) -> int:
+        """Return how long ago something periodic was due; see `NodeOptions.on_the_second`."""
+        return now_us % every_us if self._options.on_the_second else 0
 
     async def _listen(self) -> None:
         """Hear what has happened to devices, and tell it.
@@ -287,9 +296,10 @@ class NodeAgent:
         quiet, self._quiet = self._quiet, not changing and not holds
         if quiet and self._quiet and not look.news and self._now_us() < self._retell_us:
             self._look_us = self._next_us(self._options.look_us)
-            with self.journal.transaction():
-                for device in look.read:
-                    learn(self.journal, device)
+            if look.read:
+                with self.journal.transaction():
+                    for device in look.read:
+                        learn(self.journal, device)
             return
         last = last_told(self.journal)
         await self._health.ask(inventory)
@@ -326,6 +336,7 @@ class NodeAgent:
         if whole:
             self._teller.inventory(judged.told)
             self._retell_us = self._now_us() + self._options.retell_us
+            self._retell_us = min(self._retell_us, self._teller.again_us() or self._retell_us)
         for change in judged.after:
             self._teller.say("device.health", **change)
         if last != judged.now:

@@ -94,6 +94,7 @@ class Journal(JournalFile):
                     self.write(statement)
                 self.keep("incarnation", incarnation)
                 self.keep("inventory", None)
+                self.keep("failed", None)
             epoch = int(self.fact("epoch") or 0) + 1
             self.keep("epoch", epoch)
         return epoch

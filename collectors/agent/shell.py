@@ -21,8 +21,8 @@ from collectors.said import agent_source
 from ledger.log.partition import partition_of
 from ledger.log.port import LogDamaged, LogUnavailable, UnknownTopic
 from ledger.loops import run_until
-from ledger.wire import full_name
 from schemas.catalogue import adapter
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -245,14 +245,15 @@ class NodeShell:
                     await self._said.wait()
 
     async def _beat_on(self) -> None:
-        clock = asyncio.get_running_loop().time
-        next_s = clock()
+        clock, every_us = self._agent.journal.clock, int(self._options.heartbeat_s * _US)
+        next_us = clock.steady_us()
         while True:
             # A beat that could not be sent is not sent later: it would say nothing.
             with contextlib.suppress(LogUnavailable):
                 await self.beat()
-            next_s = max(next_s + self._options.heartbeat_s, clock())
-            await asyncio.sleep(next_s - clock())
+            next_us = max(next_us + every_us, clock.steady_us())
+            next_us -= self._agent.since_us(next_us, every_us)
+            await asyncio.sleep((next_us - clock.steady_us()) / _US)
 
     async def _watch_on(self) -> None:
         """Have the use of devices sampled, with whatever else is asked then; and send it.

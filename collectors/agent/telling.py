@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from collectors.agent.ledger_clock import is_past
 from schemas.observations import NodeInventory
 
 if TYPE_CHECKING:
@@ -11,6 +12,12 @@ if TYPE_CHECKING:
     from collectors.said import Said
 
 __all__ = ["Teller", "keep_told", "last_told"]
+
+#: How long after a change of partitions failed its node tells all it has once more, in
+#: microseconds, and again after twice as long each time. Its ledger plans such a device again by
+#: what is told no sooner than a minute after the second failure in a row, two after the third
+#: (`ledger.core.decisions.partition.reopen`): it is told soon after each of those.
+_AGAIN_US = 65_000_000
 
 #: From which difference between the two clocks on the wall clock was set meanwhile (C43).
 _STEPPED_US = 1_000_000
@@ -40,6 +47,19 @@ class Teller:
         plain = now.model_dump(mode="json", exclude=about, exclude_none=True)
         self.say("node.inventory", **plain, epoch=self._journal.fact("epoch"))
 
+    def again_us(self) -> int | None:
+        """Return when the inventory is to be told again for a change that failed; None: never.
+
+        By the steady clock, like the last failure of this boot that the journal has.
+        """
+        failed_us = self._journal.fact("failed")
+        if failed_us is None:
+            return None
+        now_us, wait_us = self._journal.clock.steady_us(), _AGAIN_US
+        while failed_us + wait_us <= now_us:
+            wait_us *= 2
+        return int(failed_us + wait_us)
+
     def took_us(self, since: Stamp) -> int:
         """Return how long it is since then, by the steady clock of this boot."""
         return max(0, self._journal.clock.steady_us() - since.steady_us)
@@ -54,6 +74,12 @@ class Teller:
 
     def _answer(self, row: OrderRow, kind: str, evidence: dict[str, Any], **more: object) -> None:
         with self._journal.transaction():
+            due_us = row.plain.get("due_us")
+            if row.kind == "partition" and (
+                kind == "order.failed" or is_past(self._journal, due_us)
+            ):
+                # What is answered too late has failed, too, for the ledger.
+                self._journal.keep("failed", self._journal.clock.steady_us())
             whole = evidence | self._clock_step(row.heard)
             said = self.say(kind, order=row.id, evidence=whole, **more)
             self._journal.close_order(row.id, said)

@@ -13,7 +13,7 @@
 
     [[fault]]
     function = "nvmlDeviceGetTemperature"
-    does = "hang"  # or a code: "unknown", "gpu-is-lost"
+    does = "hang"  # "slow", with takes_ms; or a code: "unknown", "gpu-is-lost"
     gpu = 1  # which of the GPUs, from 0 on; left out: all
 """
 
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Described", "install", "node_of"]
 
-_CODES = {word(one): one for one in Code}
+_DOES: dict[str, Code | Literal["hang", "slow"]] = {
+    "hang": "hang",
+    "slow": "slow",
+    **{word(one): one for one in Code},
+}
 _Placed = Annotated[str, Field(pattern=r"^[0-9]+g\.[0-9a-z.+-]{1,40}@[0-9]{1,2}$")]
 _Layout = Annotated[tuple[_Placed, ...], Field(max_length=16)]
 
@@ -82,12 +86,13 @@ class DescribedFault(Model):
     when: Literal["before", "after"] = "before"
     times: Count | None = None
     skip: Count = 0
+    takes_ms: Count = 0
 
     @field_validator("does")
     @classmethod
     def _is_known(cls, does: str) -> str:
-        if does != "hang" and does not in _CODES:
-            raise ValueError(f"{does!r} is neither 'hang' nor a code such as 'gpu-is-lost'")
+        if does not in _DOES:
+            raise ValueError(f"{does!r} is none of 'hang', 'slow', and codes as 'gpu-is-lost'")
         return does
 
 
@@ -112,8 +117,8 @@ def node_of(described: Described) -> FakeNode:
         if one.gpu is not None and one.gpu >= len(gpus):
             raise BadFile(f"a fault names GPU {one.gpu}, and there are {len(gpus)}")
         uuid = None if one.gpu is None else gpus[one.gpu].uuid
-        does: Code | Literal["hang"] = "hang" if one.does == "hang" else _CODES[one.does]
-        faults.append(Fault(one.function, does, one.when, uuid, one.times, one.skip))
+        more = (one.when, uuid, one.times, one.skip, one.takes_ms)
+        faults.append(Fault(one.function, _DOES[one.does], *more))
     return FakeNode(
         gpus,
         driver=described.driver,

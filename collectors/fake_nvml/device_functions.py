@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from collectors.fake_nvml.gpu import FakeGpu, Process
 from collectors.fake_nvml.node import Part
-from collectors.fake_nvml.pointers import address_of, fill, number, put, put_text, target
+from collectors.fake_nvml.pointers import (
+    address_of,
+    fill,
+    get_field,
+    number,
+    put,
+    put_text,
+    set_field,
+    target,
+)
 from collectors.nvml.codes import NO_VALUE, Code
 
 if TYPE_CHECKING:
@@ -201,12 +210,14 @@ _UNSIGNED = 3
 
 def _fields(node: FakeNode, gpu: FakeGpu, count: Any, values: Any) -> Code:
     for one in target(values):
-        read = _FIELDS.get(one.fieldId)
+        read = _FIELDS.get(get_field(one, "fieldId"))
         value = None if read is None else read(gpu)
         if value is None:
-            one.nvmlReturn = Code.NOT_SUPPORTED
+            set_field(one, "nvmlReturn", Code.NOT_SUPPORTED)
         else:
-            one.nvmlReturn, one.valueType, one.value.ullVal = Code.SUCCESS, _UNSIGNED, value
+            set_field(one, "nvmlReturn", Code.SUCCESS)
+            set_field(one, "valueType", _UNSIGNED)
+            get_field(one, "value").ullVal = value
     return Code.SUCCESS
 
 

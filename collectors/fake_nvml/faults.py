@@ -24,18 +24,20 @@ class CallHung(Exception):
 class Fault:
     """One thing that goes wrong in a function of NVML.
 
-    ``does`` is the code it answers with, or ``hang``. ``when`` is ``after`` for a call that
+    ``does`` is the code it answers with, ``hang``, or ``slow``: it goes well and takes
+    ``takes_ms``. ``when`` is ``after`` for a call that
     does its work and then fails to say so. ``gpu`` is the device's UUID, None for any.
     ``skip`` calls go well first, then ``times`` fail; None: all of them.
     A symbol that a library does not have is `FUNCTION_NOT_FOUND`, as ``pynvml`` sees it.
     """
 
     function: str
-    does: Code | Literal["hang"] = Code.UNKNOWN
+    does: Code | Literal["hang", "slow"] = Code.UNKNOWN
     when: Literal["before", "after"] = "before"
     gpu: str | None = None
     times: int | None = None
     skip: int = 0
+    takes_ms: int = 0
 
     def strikes(self, function: str, gpu: str | None) -> bool:
         """Count a call that this fault is for; say whether it goes wrong now."""

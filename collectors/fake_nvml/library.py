@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from collectors.fake_nvml import (
@@ -64,6 +65,10 @@ def _call(node: FakeNode, name: str, work: Callable[..., Any], arguments: tuple[
         return int(Code.UNINITIALIZED)
     gpu = _gpu_of(node, arguments) if node.faults else None
     fault = node.fault(name, gpu) if node.faults else None
+    if fault is not None and fault.does == "slow":
+        # Where this process is many nodes, simulated time is not waited for.
+        time.sleep(fault.takes_ms / 1000 if node.alone else 0)
+        fault = None
     if fault is not None and fault.when == "before":
         return int(node.strike(fault, gpu))
     answer = work(node, *arguments)

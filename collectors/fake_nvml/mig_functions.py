@@ -81,7 +81,7 @@ def _set_mode(node: FakeNode, gpu: FakeGpu, mode: Any, activation: Any) -> Code:
     put(activation, status)
     if gpu.mig != before:
         # The device may have been reset: no handle of it or its parts is good any more.
-        node.forget_handles()
+        node.forget_handles(gpu)
     return code
 
 

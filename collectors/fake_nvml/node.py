@@ -120,11 +120,22 @@ class FakeNode:
             self._parts[key] = Part(kind, gpu, instance, compute)
         return self.handle(self._parts[key])
 
-    def forget_handles(self) -> None:
-        """Make every handle given out invalid, as a reset does."""
-        self._parts.clear()
-        self._handles.clear()
-        self._addresses.clear()
+    def forget_handles(self, gpu: FakeGpu | None = None) -> None:
+        """Make the handles of a GPU and its parts invalid, as a reset does; None: all there are.
+
+        It is in no event set any more; the sets stay, with the other GPUs in them.
+        """
+        if gpu is None:
+            self._parts.clear()
+            self._handles.clear()
+            self._addresses.clear()
+            return
+        self._parts = {key: part for key, part in self._parts.items() if part.gpu is not gpu}
+        for address, thing in list(self._handles.items()):
+            if thing is gpu or (isinstance(thing, Part) and thing.gpu is gpu):
+                del self._handles[address], self._addresses[id(thing)]
+        for one in self.sets:
+            one.masks.pop(gpu.uuid, None)
 
     # -- what happens to the node ------------------------------------------------
 
@@ -173,7 +184,7 @@ class FakeNode:
 
     def strike(self, fault: Fault, gpu: str | None) -> Code:
         """Let a call go wrong; raise `CallHung` where it hangs and this process is many nodes."""
-        if fault.does != "hang":
+        if isinstance(fault.does, Code):
             return fault.does
         if not self.alone:
             raise CallHung(fault.function, gpu)

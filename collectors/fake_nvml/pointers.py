@@ -6,13 +6,18 @@ that counts; numbers come plain or as ctypes.
 
 from __future__ import annotations
 
-from ctypes import POINTER, c_void_p, cast
+from ctypes import POINTER, Structure, c_void_p
+from functools import cache
 from typing import Any
 
 # ctypes has no public name for what all pointer types have in common.
 _Pointer: Any = POINTER(c_void_p).__mro__[1]
 
-__all__ = ["address_of", "fill", "number", "pointer", "put", "put_handle", "put_text", "target"]
+__all__ = ["address_of", "fill", "get_field", "number", "pointer", "put", "put_handle"]
+__all__ += ["put_text", "set_field", "target"]
+
+#: Read and write a number of a structure as C does: ``pynvml``'s own way looks for texts.
+get_field, set_field = Structure.__getattribute__, Structure.__setattr__
 
 
 def target(argument: Any) -> Any:
@@ -27,7 +32,7 @@ def number(argument: Any) -> int:
 
 def address_of(handle: Any) -> int | None:
     """Return the address in a handle, None for a null pointer or for no handle at all."""
-    return cast(handle, c_void_p).value if isinstance(handle, _Pointer) else None
+    return c_void_p.from_buffer(handle).value if isinstance(handle, _Pointer) else None
 
 
 def put(reference: Any, value: int) -> None:
@@ -47,7 +52,7 @@ def put_handle(reference: Any, address: int) -> None:
 
 def pointer(kind: Any, address: int) -> Any:
     """Return a handle of a pointer type."""
-    return cast(c_void_p(address), kind)
+    return kind.from_buffer_copy(c_void_p(address))
 
 
 def fill(struct: Any, **values: Any) -> None:
@@ -55,10 +60,18 @@ def fill(struct: Any, **values: Any) -> None:
 
     A field that is a pointer takes an address.
     """
-    kinds = dict(struct._fields_)
+    kinds = _kinds(struct.__class__)
     for name, value in values.items():
         if isinstance(value, dict):
-            fill(getattr(struct, name), **value)
+            fill(get_field(struct, name), **value)
         elif name in kinds:
-            handle = issubclass(kinds[name], _Pointer)
-            setattr(struct, name, pointer(kinds[name], value) if handle else value)
+            kind = kinds[name]
+            set_field(struct, name, value if kind is None else pointer(kind, value))
+
+
+@cache
+def _kinds(struct: Any) -> dict[str, Any]:
+    """Return the fields of a structure: the type of one that is a pointer, None of others."""
+    return {
+        name: kind if issubclass(kind, _Pointer) else None for name, kind, *_ in struct._fields_
+    }

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from collectors.fake_nvml.gpu import FakeGpu, VgpuType
-from collectors.fake_nvml.pointers import address_of, number, put, put_handle, put_text, target
+from collectors.fake_nvml.pointers import (
+    address_of,
+    get_field,
+    number,
+    put,
+    put_handle,
+    put_text,
+    set_field,
+    target,
+)
 from collectors.nvml.codes import NO_VALUE, Code
 
 if TYPE_CHECKING:
@@ -111,11 +120,12 @@ def _metrics(node: FakeNode, info: Any) -> Code:
     sample = node.thing(address_of(asked.sample2))
     if not isinstance(sample, _Sample):
         return Code.INVALID_ARGUMENT
+    metrics = asked.metrics
     for at in range(asked.numMetrics):
-        one = asked.metrics[at]
-        found = sample.values.get(one.metricId)
-        one.nvmlReturn = Code.NOT_SUPPORTED if found is None else Code.SUCCESS
-        one.value = found or 0.0
+        one = metrics[at]
+        found = sample.values.get(get_field(one, "metricId"))
+        set_field(one, "nvmlReturn", Code.NOT_SUPPORTED if found is None else Code.SUCCESS)
+        set_field(one, "value", found or 0.0)
     return Code.SUCCESS
 
 

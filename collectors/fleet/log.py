@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from ledger.log.port import Log, LogUnavailable
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -26,8 +26,8 @@ from ledger.log.partition import partition_of
 from ledger.log.port import LogDamaged, LogUnavailable
 from ledger.log.wakeup import wall_clock_us
 from ledger.loops import run_until
-from ledger.wire import full_name
 from schemas.catalogue import adapter
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

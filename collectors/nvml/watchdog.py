@@ -20,6 +20,7 @@ from collectors.nvml.codes import Code
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 __all__ = ["ANSWER_S", "Asker", "ChildFailed", "Hung", "NvmlChild"]
@@ -29,6 +30,11 @@ _log = structlog.get_logger(__name__)
 #: How long one answer may take, in seconds. A whole device takes milliseconds; the driver
 #: gives up on a GPU's own processor after 6 s of waiting for it (XID 119).
 ANSWER_S = 10.0
+
+#: In so many parts of that time it is looked which call is being made. A question of many calls
+#: that goes on from one to the next is slow and does not hang, up to so many times as long.
+_LOOKS = 4
+_SLOWEST = 6
 
 #: The longest answer, in bytes: a device with everything on it is some 20 KiB.
 _MOST_BYTES = 4 * 1_048_576
@@ -66,7 +72,7 @@ class Asker(Protocol):
     """
 
     async def ask(self, op: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
-        """Ask one question; ``timeout_s`` is how long the answer may take [`ANSWER_S`]."""
+        """Ask one question; ``timeout_s`` is how long a call of it may take [`ANSWER_S`]."""
 
     async def close(self) -> None:
         """End whatever answers."""
@@ -100,7 +106,7 @@ class NvmlChild:
             try:
                 # A machine under load is slow to start a process, which is no hanging call.
                 child = self._child or await self._start()
-                async with asyncio.timeout(limit_s):
+                async with self._as_long_as_it_goes_on(limit_s):
                     return await self._exchange(child, op, arguments)
             except TimeoutError:
                 call = self._where()
@@ -117,6 +123,32 @@ class NvmlChild:
         async with self._turn:
             await self._end()
         self._watch.close()
+
+    @contextlib.asynccontextmanager
+    async def _as_long_as_it_goes_on(self, limit_s: float) -> AsyncIterator[None]:
+        """Raise `TimeoutError` in the block when one call takes as long as the limit.
+
+        What a round wants is one question of hundreds of calls: on a node that is slow, no
+        device would be at fault that is killed in its turn, and the others' answers with it.
+        """
+        loop, looks = asyncio.get_running_loop(), [""]
+        next_look: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal next_look
+            looks.append(self._where())
+            alike = len(looks) > _LOOKS and len(set(looks[-_LOOKS:])) == 1
+            if alike or len(looks) > _LOOKS * _SLOWEST:
+                limit.reschedule(loop.time())
+            else:
+                next_look = loop.call_later(limit_s / _LOOKS, look)
+
+        next_look = loop.call_later(limit_s / _LOOKS, look)
+        try:
+            async with asyncio.timeout(None) as limit:
+                yield
+        finally:
+            next_look.cancel()
 
     async def _exchange(self, child: Process, op: str, arguments: dict[str, Any]) -> Any:
         assert child.stdin is not None, "it was started with pipes"

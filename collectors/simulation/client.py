@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from ledger.log.port import Log

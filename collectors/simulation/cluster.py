@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from collectors.fleet.fault_plan import Down, FaultPlan, Silent, Turn, turns
 from collectors.light.node import SimulatedNode, Timing
 from collectors.simulation.client import Client
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
 from schemas.catalogue import adapter
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -27,7 +27,7 @@ from ledger.log.port import LogDamaged, TopicState
 from ledger.log.sqlite import SqliteLog
 from ledger.log.topics import declared
 from ledger.verify import verify_log
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.decisions.turn import INTERRUPTIONS
 from ledger.core.fold import Fold
 from ledger.reading import read_events
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from ledger.core.state import State

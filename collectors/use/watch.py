@@ -85,7 +85,8 @@ class UseWatch:
         """Return what the sample that is due now will ask of `NvmlReader.uses`."""
         now_us = self._journal.clock.steady_us()
         # What was late is not caught up: two samples at once would say nothing more.
-        self.due_us = max(self.due_us + self.options.sample_us, now_us)
+        missed = (now_us - self.due_us) // self.options.sample_us
+        self.due_us += (1 + missed) * self.options.sample_us
         # A sample that comes a little early ends a window rather than one that comes late.
         soon_us = now_us + self.options.sample_us // 2
         wide = soon_us - self._began_us >= self.options.window_us

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
     from ledger.archive.disk import Disk
 
-__all__ = ["File", "Listing", "file_path", "list_partition", "make_topic", "partitions_of"]
-__all__ += ["sweep", "topics_of"]
+__all__ = ["File", "Listing", "NoArchive", "file_path", "list_partition", "make_topic"]
+__all__ += ["partitions_of", "sweep", "topics_of"]
 
 _NAME = re.compile(r"^(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.parquet$")
 _NUMBER = re.compile(r"^(?:0|[1-9][0-9]*)$")
+
+
+class NoArchive(LogUnavailable):
+    """There is no archive in the folder that was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +79,14 @@ def file_path(folder: Path, topic: str, partition: int, first: int, last: int) -
 
 
 def topics_of(folder: Path) -> list[str]:
-    """Return the topics in the archive; raise `LogUnavailable` when there is no folder."""
+    """Return the topics in the archive; raise `NoArchive` where there is none."""
     try:
         found = sorted(one for one in folder.iterdir() if one.is_dir())
     except OSError as error:
-        raise LogUnavailable(
-            f"there is no archive in {folder}: {error.strerror};"
-            f" 'gpuledger archive --to {folder}' makes one"
-        ) from error
+        raise NoArchive(f"there is no archive in {folder}: {error.strerror}") from error
     names = [one.name for one in found if not one.name.endswith(PARTIAL)]
     if not names:
-        raise LogUnavailable(
-            f"there is no archive in {folder}: no topic's folder is in it;"
-            f" 'gpuledger archive --to {folder}' makes one"
-        )
+        raise NoArchive(f"there is no archive in {folder}: no topic's folder is in it")
     return names
 
 

@@ -30,8 +30,7 @@ from ledger.archive.folder import (
 )
 from ledger.log.port import UnknownTopic
 from ledger.reading import Damaged
-from ledger.wire import full_name
-from schemas.topics import FOR_EVER, TOPICS
+from schemas.topics import FOR_EVER, TOPICS, full_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -19,7 +19,8 @@ from ledger.core.digest import digest
 from ledger.log.port import Entry, LogError, TopicState
 from ledger.log.topics import declared
 from ledger.reading import Damaged, cells_of, fold_log
-from ledger.wire import INPUTS, full_name
+from ledger.wire import INPUTS
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

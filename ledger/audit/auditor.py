@@ -27,11 +27,10 @@ from ledger.client import default_source
 from ledger.log.url import open_log
 from ledger.reading import Damaged
 from ledger.version import version
-from ledger.wire import full_name
 from schemas.audit import MAX_QUERY_CHARACTERS, AuditQuery
 from schemas.events import EVENT_MODELS
 from schemas.limits import MAX_TEXT, RECORD_VERSION
-from schemas.topics import DEFAULT_PREFIX
+from schemas.topics import DEFAULT_PREFIX, full_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping

@@ -20,10 +20,10 @@ from ledger.client import new_id
 from ledger.log.port import Entry, TopicState, UnknownTopic
 from ledger.log.topics import declared
 from ledger.log.url import open_log
-from ledger.wire import full_name
 from schemas.audit import AuditQuery
 from schemas.catalogue import wire_type
 from schemas.cloudevents import to_headers
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

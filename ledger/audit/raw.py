@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from ledger.log.archive import ArchiveLog
 from ledger.reading import Damaged
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -192,7 +192,7 @@ class Ledger:
 
     def _result(self, cursor: duckdb.DuckDBPyConnection) -> Result:
         description = cursor.description or []
-        names = tuple(str(one[0]) for one in description)
+        names = _told_apart([str(one[0]) for one in description])
         types = tuple(str(one[1]) for one in description)
         rows: list[tuple[Any, ...]] = []
         left_bytes = self.limits.result_mib * 1_048_576
@@ -208,6 +208,23 @@ class Ledger:
     def close(self) -> None:
         """Let go of the memory."""
         self.db.close()
+
+
+def _told_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns' names, each once: what comes again gets the first number that is free.
+
+    A row is a JSON object for whoever reads it, and of two equal names that keeps one value.
+    """
+    taken = set(names)
+    found: list[str] = []
+    for name in names:
+        told, number = name, 2
+        if name in found:
+            while (told := f"{name}_{number}") in taken:
+                number += 1
+            taken.add(told)
+        found.append(told)
+    return tuple(found)
 
 
 def out_of_time(limits: Limits) -> AtLimit:

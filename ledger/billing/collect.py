@@ -23,7 +23,7 @@ from ledger.metering.periods import GRACE_US, Book
 from ledger.metering.rows import Ended, Row, clip
 from ledger.metering.stream import PartitionMeter
 from ledger.reading import Upto, read_events
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

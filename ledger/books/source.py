@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ledger.archive.folder import list_partition, partitions_of
 from ledger.log.port import LogDamaged
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from pathlib import Path

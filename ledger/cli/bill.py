@@ -11,6 +11,7 @@ import typer
 
 from ledger.cli.checkpoint import CheckpointOption, KeyOption, hold_against, said
 from ledger.cli.common import EXIT_DAMAGED, EXIT_NO, AtOption, No, Session, Usage, command, table
+from ledger.cli.meter import GRACE_S, GraceOption, policy_named
 from ledger.cli.pricing import BookOption, PricesOption, prices_in, recorded_prices
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ async def bill(
     policy: Annotated[
         str, typer.Option(help="who pays for cleaning, idle and broken time; or a JSON file")
     ] = "pool",
-    grace_s: Annotated[int, typer.Option(help="how long late facts are waited for")] = 259_200,
+    grace_s: GraceOption = GRACE_S,
     check: Annotated[
         Path | None, typer.Option(metavar="DIR", help="check an export by the rule list instead")
     ] = None,
@@ -72,7 +73,6 @@ async def bill(
     from ledger.billing.collect import bill_of, meter_log
     from ledger.billing.export import ClosedMonth, write_bill
     from ledger.billing.prices import NoPrice
-    from ledger.cli.meter import policy_named
     from ledger.cli.questions import upto_of
     from ledger.version import version
 

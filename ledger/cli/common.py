@@ -335,6 +335,7 @@ def _judge(error: Exception) -> tuple[int | None, str]:
     """Return the exit status of an expected error, and what to do next; None for another."""
     from pydantic import ValidationError
 
+    from ledger.archive.folder import NoArchive
     from ledger.client import NoAnswer
     from ledger.core.fold import LogDamaged as FoldDamaged
     from ledger.log import port
@@ -355,12 +356,17 @@ def _judge(error: Exception) -> tuple[int | None, str]:
             EXIT_UNREACHABLE,
             "is this the right log and prefix? gpuledger topics apply makes them",
         )
+    if isinstance(error, NoArchive):
+        advice = "is that the folder? 'gpuledger archive --to DIR --log URL' makes one of a log"
+        return EXIT_UNREACHABLE, advice
     if isinstance(error, (port.LogUnavailable, port.LogClosed)):
         return EXIT_UNREACHABLE, "is --log right, and the log up? Nothing has to be undone"
     if isinstance(error, (Usage, BadLogUrl, port.LogError, ValidationError)):
         return EXIT_USAGE, ""
     if isinstance(error, OSError):
-        return EXIT_UNREACHABLE, ""
+        # A file that was named and is none was named wrongly; a socket has no such name.
+        no_file = isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
+        return EXIT_USAGE if no_file and error.filename is not None else EXIT_UNREACHABLE, ""
     return None, ""
 
 

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ledger.cli.common import No, Session, Speaker, Usage, command
-from ledger.cli.evidence_show import show
+from ledger.cli.evidence_show import of_devices, show
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
     from ledger.core.state import State
-    from ledger.log.port import Log, Record
+    from ledger.log.port import Log
     from schemas.base import Model
 
-__all__ = ["of_devices", "register"]
+__all__ = ["register"]
 
 _LOOPBACK = "127.0.0.1"
 _DAY_S = 86_400
@@ -284,45 +282,6 @@ async def listed(
     session.emit_rows(rows, ["evidence", "kind", "about", "says", "tool", "holds"])
 
 
-async def of_devices(session: Session, log: Log) -> AsyncIterator[tuple[str, int, dict[str, Any]]]:
-    """Yield the evidence of devices that the log has: id, when it was written, what it says."""
-    from ledger.log.port import UnknownTopic
-    from ledger.wire import full_name
-
-    topic = full_name(session.prefix, "usage")
-    try:
-        count = await log.partitions(topic)
-    except UnknownTopic:
-        return
-    for number in range(count):
-        position, end = await log.begin(topic, number), await log.end(topic, number)
-        while position < end:
-            records = await log.read(topic, number, position, 1000, 1.0)
-            if not records:
-                break
-            for found in _evidence_in(records):
-                yield found
-            position = records[-1].offset + 1
-
-
-def _evidence_in(records: list[Record]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    from pydantic import ValidationError
-
-    from schemas.catalogue import adapter, wire_type
-
-    wanted = wire_type("device.evidence").encode()
-    for one in records:
-        headers = dict(one.headers)
-        if headers.get("ce_type") != wanted:
-            continue
-        try:
-            fact = adapter("device.evidence", 1).validate_json(one.value or b"")
-        except ValidationError:
-            continue
-        name = headers.get("ce_id", b"").decode(errors="replace")
-        yield name, one.time_us, fact.model_dump(mode="json")
-
-
 # -- both -----------------------------------------------------------------------------------
 
 
@@ -345,7 +304,8 @@ async def _write(
     """Append a record; return its id, which is made of what it says: a copy has the same."""
     from hashlib import sha256
 
-    from ledger.wire import full_name, input_entry
+    from ledger.wire import input_entry
+    from schemas.topics import full_name
 
     plain = fact.model_dump(mode="json", exclude_none=True)
     name = f"e-{sha256(fact.model_dump_json().encode()).hexdigest()[:24]}"

@@ -1,4 +1,4 @@
-"""``gpuledger evidence show``: one measurement, and what rests on it."""
+"""``gpuledger evidence show``: one measurement, and what rests on it; what devices have."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import typer
 from ledger.cli.common import No, Session
 
 if TYPE_CHECKING:
-    from ledger.log.port import Log
+    from collections.abc import AsyncIterator, Iterator
 
-__all__ = ["show"]
+    from ledger.log.port import Log, Record
+
+__all__ = ["of_devices", "show"]
 
 
 async def show(
@@ -34,7 +36,7 @@ async def show(
 async def _of_a_link(session: Session, log: Log, name: str) -> dict[str, Any] | None:
     """Return what the events say of a link's measurement, also of one that a newer one replaced."""
     from ledger.reading import read_events
-    from ledger.wire import full_name
+    from schemas.topics import full_name
 
     plain: dict[str, Any] | None = None
     leases: list[str] = []
@@ -56,8 +58,6 @@ async def _of_a_link(session: Session, log: Log, name: str) -> dict[str, Any] | 
 
 async def _of_a_device(session: Session, log: Log, name: str) -> dict[str, Any] | None:
     """Return what was put on record of a device, with those that it is the baseline of."""
-    from ledger.cli.evidence import of_devices
-
     plain: dict[str, Any] | None = None
     compared = []
     async for found, time_us, told in of_devices(session, log):
@@ -69,6 +69,45 @@ async def _of_a_device(session: Session, log: Log, name: str) -> dict[str, Any] 
         elif told["baseline"] == name:
             compared.append(found)
     return None if plain is None else {**plain, "baseline_of": compared}
+
+
+async def of_devices(session: Session, log: Log) -> AsyncIterator[tuple[str, int, dict[str, Any]]]:
+    """Yield the evidence of devices that the log has: id, when it was written, what it says."""
+    from ledger.log.port import UnknownTopic
+    from schemas.topics import full_name
+
+    topic = full_name(session.prefix, "usage")
+    try:
+        count = await log.partitions(topic)
+    except UnknownTopic:
+        return
+    for number in range(count):
+        position, end = await log.begin(topic, number), await log.end(topic, number)
+        while position < end:
+            records = await log.read(topic, number, position, 1000, 1.0)
+            if not records:
+                break
+            for found in _evidence_in(records):
+                yield found
+            position = records[-1].offset + 1
+
+
+def _evidence_in(records: list[Record]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    from pydantic import ValidationError
+
+    from schemas.catalogue import adapter, wire_type
+
+    wanted = wire_type("device.evidence").encode()
+    for one in records:
+        headers = dict(one.headers)
+        if headers.get("ce_type") != wanted:
+            continue
+        try:
+            fact = adapter("device.evidence", 1).validate_json(one.value or b"")
+        except ValidationError:
+            continue
+        name = headers.get("ce_id", b"").decode(errors="replace")
+        yield name, one.time_us, fact.model_dump(mode="json")
 
 
 def _lines(plain: dict[str, Any]) -> list[str]:

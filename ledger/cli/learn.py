@@ -63,7 +63,7 @@ async def _read(session: Session, log: Log, cell: str, pool: str) -> tuple[State
     from ledger.core.fold import Fold
     from ledger.placement_weights import received
     from ledger.reading import read_events
-    from ledger.wire import full_name
+    from schemas.topics import full_name
 
     records: list[dict[str, Any]] = []
     home: Fold | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ledger.log.port import Log
 
 __all__ = ["register"]
+
+
+CodeOption = Annotated[str | None, typer.Option(help="only those with this code")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 async def list_letters(
     session: Session,
-    code: Annotated[str | None, typer.Option(help="only those with this code")] = None,
+    code: CodeOption = None,
     last: Annotated[int, typer.Option(help="how many of the newest; 0 is all")] = 100,
 ) -> None:
     """List the dead letters, oldest first."""
@@ -38,6 +41,7 @@ async def list_letters(
 
     from ledger.dead_letters import read_all
 
+    _check(code)
     found: deque[dict[str, object]] = deque(maxlen=last or None)
     count = 0
     async with session.open() as log:
@@ -48,6 +52,15 @@ async def list_letters(
     session.emit_rows(found, ["letter", "origin", "code", "key", "bytes", "detail"])
     if count > len(found):
         session.note(f"the newest {len(found)} of {count}; --last 0 lists all")
+
+
+def _check(code: str | None) -> None:
+    """Raise `Usage` for a code that no dead letter has."""
+    from ledger.ingest import RefusalCode
+
+    known = get_args(RefusalCode)
+    if code is not None and code not in known:
+        raise Usage(f"--code is one of {', '.join(known)}, not {code!r}")
 
 
 async def show_letter(
@@ -75,7 +88,7 @@ async def redrive_letters(
     letters: Annotated[
         list[str] | None, typer.Argument(help="names, as 0@17 in the list [all]")
     ] = None,
-    code: Annotated[str | None, typer.Option(help="all with this code")] = None,
+    code: CodeOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be sent")] = False,
 ) -> None:
     """Put records back where they came from, unchanged, after the cause is mended.
@@ -86,6 +99,7 @@ async def redrive_letters(
 
     if letters and code is not None:
         raise Usage("name the letters, or give --code")
+    _check(code)
     failed = 0
     async with session.open(write=not dry_run) as log:
         chosen = await _chosen(log, session.prefix, letters or [], code)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from ledger.metering.policy import MeteringPolicy
     from ledger.metering.report import Report, Totals
 
-__all__ = ["policy_named", "register"]
+__all__ = ["GRACE_S", "GraceOption", "policy_named", "register"]
+
+#: How long late facts are waited for unless told otherwise: three days.
+GRACE_S = 259_200
+GraceOption = Annotated[int, typer.Option(min=0, help="how long late facts are waited for")]
 
 
 class By(StrEnum):
@@ -79,7 +83,7 @@ async def meter(
     periods: Annotated[
         bool, typer.Option("--periods", help="the months, with their state and digest")
     ] = False,
-    grace_s: Annotated[int, typer.Option(help="how long late facts are waited for")] = 259_200,
+    grace_s: GraceOption = GRACE_S,
     at: AtOption = None,
 ) -> None:
     """GPU time by the second, from the events alone: held, idle, out of use, unknown.

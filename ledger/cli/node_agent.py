@@ -127,6 +127,7 @@ async def _agent(child: NvmlChild, host: HostAgent) -> NodeAgent:
         processes=HostProcesses(),
         options=NodeOptions(
             look_us=LOOK_US,
+            on_the_second=True,
             pass_us=PASS_US,
             patience=Patience(ends_processes=host.ends_processes),
             watch=WatchOptions(kernel_log=host.log),

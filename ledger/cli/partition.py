@@ -10,9 +10,14 @@ from ledger.cli.common import No, Session, Speaker, Usage
 from ledger.cli.policy_apply import Operator, send
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from ledger.core.state import State
 
 __all__ = ["COMMANDS"]
+
+#: How many profiles are named: one model has up to a dozen.
+_MOST_PROFILES = 16
 
 
 async def plan(
@@ -26,7 +31,7 @@ async def plan(
 ) -> None:
     """Show what is on a device and what fits, or the fewest moves that make a place.
 
-    Changes nothing. Exit 1 when there is no such device, or no moves would do.
+    Changes nothing. Exit 1 when there is no such device, pool or profile, or no moves would do.
     """
     from ledger.answers.partitions import device_layout, moves_plain, moves_text
     from ledger.core.mig.defragment import defragment
@@ -34,8 +39,12 @@ async def plan(
 
     if (device is None) == (profile is None):
         raise Usage("give a device or --profile")
+    if profile is None and pool is not None:
+        raise Usage("--pool goes with --profile: a device is in one pool")
     async with session.open() as log:
         cells = cells_of(await fold_log(log, session.prefix, progress=session.progress("reading")))
+    if profile is not None:
+        _check(cells.values(), profile, pool)
     for state in cells.values():
         if device is not None and device in state.devices:
             found = device_layout(state, state.devices[device])
@@ -57,9 +66,32 @@ async def plan(
             return
     if device is not None:
         raise No(f"there is no device {device}")
-    planned = any(one.geometry for cell in cells.values() for one in cell.devices.values())
-    why = "" if planned else ": no device reports what profiles it takes"
-    raise No(f"no moves make a place for {profile}{why}")
+    where = "" if pool is None else f" in pool {pool}"
+    raise No(f"no moves make a place for {profile}{where}")
+
+
+def _check(cells: Iterable[State], profile: str, pool: str | None) -> None:
+    """Raise `No` for a pool that no cell has, and for a profile that no device of it takes."""
+    from ledger.wording import listed
+
+    pools: set[str] = set()
+    profiles: set[str] = set()
+    for state in cells:
+        pools |= {*state.pools, *(node.pool for node in state.nodes.values())}
+        profiles |= {
+            one.name
+            for device in state.devices.values()
+            if device.geometry is not None and pool in (None, state.nodes[device.node].pool)
+            for one in device.geometry.profiles
+        }
+    if pool is not None and pool not in pools:
+        raise No(f"there is no pool {pool}; there are {listed(sorted(pools)) or 'none'}")
+    where = "" if pool is None else f" of pool {pool}"
+    if not profiles:
+        raise No(f"no device{where} reports what profiles it takes")
+    if profile not in profiles:
+        there = listed(sorted(profiles), _MOST_PROFILES)
+        raise No(f"no device{where} takes the profile {profile}; they take {there}")
 
 
 async def partition(

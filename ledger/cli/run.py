@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,8 +141,8 @@ async def _under(
         )
     except Taken as error:
         raise Usage(str(error)) from None
-    explain = _explainer(session, log, client.cell, talk.request)
-    wrapper = Wrapper(plan, talk, owners, owned, _teller(session), explain)
+    explainer = partial(_explainer, session, log, client.cell, talk.request)
+    wrapper = Wrapper(plan, talk, owners, owned, _teller(session), explainer)
     _pass_signals(wrapper)
     try:
         return await wrapper.run()
@@ -177,23 +178,31 @@ def _teller(session: Session) -> Callable[..., None]:
 
 
 def _explainer(session: Session, log: Log, cell: str, request: str) -> Callable[[], Awaitable[str]]:
-    """Return a function that says why the request waits: the reason, and what would change it."""
+    """Return a function that says why the request waits: the reason, and what would change it.
+
+    The first time it reads the log, and later what is new: a site where hundreds wait has
+    millions of records, which each of them would go over again every minute.
+    """
     from ledger.answers.outages import Outages
     from ledger.cli.explained import waiting
     from ledger.core.fold import Fold
     from ledger.explain import why
     from ledger.log.partition import partition_of
     from ledger.reading import Damaged, read_events
-    from ledger.wire import full_name
+    from schemas.topics import full_name
+
+    fold, outages = Fold().reading(), Outages()
 
     async def explain() -> str:
+        nonlocal fold, outages
         count = await log.partitions(full_name(session.prefix, "events"))
         partition = partition_of(cell.encode(), count)
-        fold, outages = Fold().reading(), Outages()
         try:
             async for seen in read_events(log, session.prefix, partition, fold):
                 outages.take(seen)
         except Damaged as error:
+            # What a fold holds after that is worth nothing.
+            fold, outages = Fold().reading(), Outages()
             return str(error)
         state = fold.ready().cells.get(cell)
         found = None if state is None else why(state, (), request, outages)

@@ -12,7 +12,8 @@ from collectors.light.agent import Agent, AgentOptions
 from ledger.cli.common import DEFAULT_CELL, DEFAULT_PREFIX, Usage
 from ledger.cli.policy_apply import apply_site
 from ledger.log.topics import apply
-from ledger.wire import full_name, input_entry
+from ledger.wire import input_entry
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,14 @@ QUEUE = "default"
 TENANT = "demo"
 _SOURCE = "/gpuledger/up"
 _MILLI = 1000
+
+#: Places and sizes as such a card has them; with more than four a pool raises `many_slices`.
+_SLICES = (
+    SliceSpec(profile="1g.10gb", start=0, size=1, compute_slices=1, memory_mib=9_984),
+    SliceSpec(profile="1g.10gb", start=1, size=1, compute_slices=1, memory_mib=9_984),
+    SliceSpec(profile="2g.20gb", start=2, size=2, compute_slices=2, memory_mib=20_096),
+    SliceSpec(profile="3g.40gb", start=4, size=4, compute_slices=3, memory_mib=40_448),
+)
 
 #: Three nodes: two with four whole devices, one whose device is cut into MIG slices.
 FLEET = Fleet(
@@ -52,12 +61,7 @@ FLEET = Fleet(
                     model="NVIDIA H100 80GB HBM3",
                     memory_mib=81_559,
                     compute_slices=7,
-                    slices=tuple(
-                        SliceSpec(
-                            profile="1g.10gb", start=at, size=1, compute_slices=1, memory_mib=9_984
-                        )
-                        for at in range(7)
-                    ),
+                    slices=_SLICES,
                 ),
             ),
         ),

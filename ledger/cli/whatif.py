@@ -73,7 +73,7 @@ async def estimates(session: Session) -> None:
     from ledger.answers.predicted import Predicted
     from ledger.core.fold import Fold
     from ledger.reading import read_events
-    from ledger.wire import full_name
+    from schemas.topics import full_name
 
     found = Predicted()
     async with session.open() as log:

@@ -124,10 +124,11 @@ async def replay(
     from ledger.cli.positions import stores_of
     from ledger.counterfactual.compare import compared
     from ledger.counterfactual.peaks import read_peaks
-    from ledger.counterfactual.replay import NoCell, Options
+    from ledger.counterfactual.replay import NoCell, NoNode, Options
     from ledger.counterfactual.replay import replay as run
     from ledger.counterfactual.world import Refused
     from ledger.metering.policy import POLICIES
+    from ledger.wording import listed
 
     changes, chosen = otherwise.changes(), prices_in(prices, book)
     priced = cost or chosen is not None or book is not None
@@ -148,11 +149,13 @@ async def replay(
             if cell is None and error.cells:
                 raise Usage(f"--cell is one of {', '.join(error.cells)}") from None
             raise No(f"there is no cell {cell or ''} between {since} and {to}") from None
+        except NoNode as error:
+            there = listed(error.known) or "none"
+            raise Usage(f"between {since} and {to} there is no node {error}; there are {there}"
+                        ) from None  # fmt: skip
         except Refused as error:
             raise No(str(error)) from None
     passed_over(session, stores)
-    if found.world.missing():
-        raise No(f"there is no node {', '.join(found.world.missing())} to be like")
     tariff = None
     if priced:
         # The book as it is at the end, in both worlds at once: prices decide nothing.

@@ -66,6 +66,10 @@ class Changes:
             found.append(f"{one.count} more {nodes} like {one.like}")
         return found + [f"node {name} is in maintenance, or never comes" for name in self.removed]
 
+    def nodes(self) -> tuple[str, ...]:
+        """Return the nodes that are named: removed, or to be more of."""
+        return (*self.removed, *(one.like for one in self.added))
+
     # -- at the start ------------------------------------------------------------------
 
     def at_start(self, state: State, applied: set[tuple[str, str]]) -> Iterator[Model]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ledger.log.port import UnknownTopic
-from ledger.wire import full_name
 from schemas import cloudevents
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

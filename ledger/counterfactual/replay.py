@@ -18,7 +18,7 @@ from ledger.counterfactual.work import Work
 from ledger.counterfactual.world import World
 from ledger.reading import Upto, read_events
 from ledger.replay.states import copy_of, fold_at
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ledger.replay.position import Place
     from ledger.replay.states import PositionSnapshots
 
-__all__ = ["NoCell", "Options", "Outcome", "replay"]
+__all__ = ["NoCell", "NoNode", "Options", "Outcome", "replay"]
 
 #: Into how many steps of time the log is divided, to look at what is free.
 SAMPLES = 500
@@ -44,6 +44,15 @@ class NoCell(LookupError):
     def __init__(self, cells: Sequence[str]) -> None:
         super().__init__(", ".join(cells))
         self.cells = list(cells)
+
+
+class NoNode(LookupError):
+    """Changes name nodes that the records do not have; ``known`` are those that they have."""
+
+    def __init__(self, names: Sequence[str], known: Sequence[str]) -> None:
+        super().__init__(", ".join(names))
+        self.names = list(names)
+        self.known = list(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +97,8 @@ async def replay(
 ) -> Outcome:
     """Replay a cell's records between two places under changes; nothing is written.
 
-    Raise `NoCell`, `ledger.counterfactual.world.Refused` for a policy that the ledger would
-    refuse, and as `ledger.reading.read_events` does.
+    Raise `NoCell`, `NoNode`, `ledger.counterfactual.world.Refused` for a policy that the ledger
+    would refuse, and as `ledger.reading.read_events` does.
     """
     start, end = places
     folds = await fold_at(log, prefix, start, stores)
@@ -98,6 +107,11 @@ async def replay(
     copy = copy_of(mine)[partition]
     source = _Source(log, prefix, partition, start[partition], end[partition], cell, options)
     recorded, history, shapes = await source.learn(mine[partition])
+    # A node's name stays in the state for ever: at the end it has all that there ever were.
+    known = mine[partition].cells[cell].nodes
+    unknown = [name for name in changes.nodes() if name not in known]
+    if unknown:
+        raise NoNode(unknown, sorted(known))
     work = Work(history)
     state = copy.ready().cell(cell)
     sums = Sums(state, recorded.start_us, source.step_us, rows=options.rows, peaks=options.peaks)

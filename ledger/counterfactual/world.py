@@ -297,10 +297,6 @@ class World:
             self._serial += 1
             heappush(self._heap, one._replace(time_us=now_us, offset=LAST, serial=self._serial))
 
-    def missing(self) -> list[str]:
-        """Return the nodes that there was never one like."""
-        return [one.like for one in self._changes.added if one.like not in self._twinned]
-
     # -- what follows from grants and orders ---------------------------------------------
 
     def _granted(self, name: str) -> None:

@@ -1,6 +1,7 @@
 """Why a request waits, found out beside the wait and said when it is another reason than before.
 
 Finding it out reads the log, which may be long: a grant, or a signal, must not wait for that.
+Within one wait the log is read once, and then what is new of it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ class Reasons:
 
     def __init__(
         self,
-        explain: Callable[[], Awaitable[str]],
+        explainer: Callable[[], Callable[[], Awaitable[str]]],
         tell: Callable[..., None],
         broken: Callable[[BaseException], None],
     ) -> None:
-        """``explain`` finds the reason, ``tell`` says it, ``broken`` takes what goes wrong."""
-        self._explain = explain
+        """``tell`` says a reason, ``broken`` takes what goes wrong.
+
+        ``explainer`` makes for each wait what finds the reason. That may keep what it has read:
+        it is let go of with the wait, so that no command runs beside the whole state of a site.
+        """
+        self._explainer = explainer
+        self._explain: Callable[[], Awaitable[str]] | None = None
         self._tell = tell
         self._broken = broken
         self._said = ""
@@ -35,9 +41,11 @@ class Reasons:
     def __enter__(self) -> None:
         """Begin a wait: whatever was said in the one before, its reason is said."""
         self._said = ""
+        self._explain = self._explainer()
 
     def __exit__(self, *_: object) -> None:
         """End the wait: nothing more is said."""
+        self._explain = None
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -45,11 +53,12 @@ class Reasons:
     def look(self) -> None:
         """Find out why it waits, unless that is being done."""
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._find_out())
+            assert self._explain is not None, "a wait has begun"
+            self._task = asyncio.create_task(self._find_out(self._explain))
 
-    async def _find_out(self) -> None:
+    async def _find_out(self, explain: Callable[[], Awaitable[str]]) -> None:
         try:
-            text = await self._explain()
+            text = await explain()
         except LogDamaged as error:
             self._broken(error)
             return

@@ -108,7 +108,7 @@ class Wrapper:
     """Carries a plan out.
 
     ``tell`` says to people what happens: a word, a text, and what it is about.
-    ``explain`` says why the request waits, in words.
+    ``explainer`` makes, for each wait, what says why the request waits, in words.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Wrapper:
         owners: Owners,
         owned: Owned,
         tell: Callable[..., None],
-        explain: Callable[[], Awaitable[str]],
+        explainer: Callable[[], Callable[[], Awaitable[str]]],
     ) -> None:
         self._plan = plan
         self._talk = talk
@@ -126,7 +126,7 @@ class Wrapper:
         self._owned = owned
         self._tell = tell
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
-        self._reasons = Reasons(explain, tell, lambda one: self._events.put_nowait(_Broken(one)))
+        self._reasons = Reasons(explainer, tell, lambda one: self._events.put_nowait(_Broken(one)))
         self._clock = asyncio.get_running_loop().time
         self._used_s = 0.0
         self._signal = 0

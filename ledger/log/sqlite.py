@@ -43,6 +43,10 @@ LOCK_TIMEOUT_S = 10.0
 #: How often a waiting reader looks for other processes' appends.
 POLL_S = 0.005
 
+#: A reader that looks this seldom does so at multiples of its period by the steady clock: at one
+#: wake-up with whatever else its process does then.
+_SELDOM_S = 0.1
+
 _INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 _SELECT = (
@@ -226,6 +230,8 @@ class SqliteLog(Log):
                 seen = version
                 self._notify({one[0] for one in self._waiting if self._is_there(*one)})
             next_s = max(next_s + self.poll_s, clock())
+            if self.poll_s >= _SELDOM_S:
+                next_s = (clock() // self.poll_s + 1) * self.poll_s
             await asyncio.sleep(next_s - clock())
 
     def _is_there(self, *place: object) -> bool:

@@ -19,7 +19,7 @@ from ledger.metering.calendar import months
 from ledger.metering.rows import Ended, Holding, Row, clip
 from ledger.metering.stream import PartitionMeter
 from ledger.reading import read_events
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

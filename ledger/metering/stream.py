@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.fold import Fold
 from ledger.metering.meter import Meter
 from ledger.reading import read_events
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from ledger.log.port import UnknownTopic
-from ledger.wire import full_name
 from schemas.catalogue import adapter, wire_type
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from ledger.operations.register import Register, time_of
 from ledger.operations.tasks import Tasks
 from ledger.operations.time_use import TimeUse
 from ledger.reading import Upto, read_events
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,7 +19,7 @@ from ledger.proof.evidence import Evidence, Kept
 from ledger.proof.leaf import GENESIS, link, record_hash
 from ledger.proof.tiles import WIDTH, Edge
 from ledger.verify import Fault
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,7 +11,7 @@ from ledger.proof.leaf import record_hash
 from ledger.proof.store import BadCheckpoint, Store, find_checkpoints, read_checkpoint
 from ledger.proof.tiles import SignedTiles, TileFault
 from ledger.reading import Damaged
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from ledger.proof.leaf import GENESIS, link, record_hash
 from ledger.proof.store import BadCheckpoint, Store
 from ledger.proof.tiles import WIDTH, Edge, SignedTiles, TileFault
 from ledger.reading import Damaged
-from ledger.wire import full_name
+from schemas.topics import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 from ledger.core.digest import load_parts, save_parts
 from ledger.core.fold import Fold
 from ledger.reading import Upto, fold_values
-from ledger.snapshots import SetAside, SnapshotStore, record_hash
+from ledger.snapshots import SetAside, SnapshotStore, record_hash, value_reader
 from schemas.topics import full_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from ledger.log.port import Log
     from ledger.replay.position import Place
+    from ledger.snapshots import ValueAt
 
 __all__ = ["PositionSnapshots", "copy_of", "fold_at", "make_snapshots"]
 
@@ -37,9 +38,7 @@ class PositionSnapshots(SnapshotStore):
         """Return the snapshots of a partition by offset, newest first."""
         return {int(path.stem.rpartition("-")[2]): path for path in self._found(partition)}
 
-    async def stands(
-        self, path: Path, partition: int, value_at: Callable[[int], Awaitable[bytes | None]]
-    ) -> bool:
+    async def stands(self, path: Path, partition: int, value_at: ValueAt) -> bool:
         """Say whether a snapshot can be read by this version, and is of this log."""
         parts = self._parts(path, partition)
         if isinstance(parts, str):
@@ -51,7 +50,7 @@ class PositionSnapshots(SnapshotStore):
         self,
         path: Path,
         partition: int,
-        value_at: Callable[[int], Awaitable[bytes | None]],
+        value_at: ValueAt,
         *,
         with_ids: bool = True,
     ) -> Fold | None:
@@ -108,7 +107,7 @@ async def _newest(
     with_ids: bool,
 ) -> Fold | None:
     """Return the newest snapshot that is of this log, behind the first offset, not the second."""
-    value_at = _values_of(log, topic, partition)
+    value_at = value_reader(log, topic, partition)
     first, last = between
     found = [
         (offset, number, path)
@@ -121,14 +120,6 @@ async def _newest(
         if fold is not None:
             return fold
     return None
-
-
-def _values_of(log: Log, topic: str, partition: int) -> Callable[[int], Awaitable[bytes | None]]:
-    async def value_at(offset: int) -> bytes | None:
-        rows = await log.values(topic, partition, offset, 1)
-        return rows[0][2] if rows and rows[0][0] == offset else None
-
-    return value_at
 
 
 def copy_of(folds: Mapping[int, Fold]) -> dict[int, Fold]:
@@ -153,12 +144,11 @@ async def make_snapshots(
     for number in range(await log.partitions(topic)):
         end = await log.end(topic, number)
         folds: dict[int, Fold] = {}
-        value_at = _values_of(log, topic, number)
+        value_at = value_reader(log, topic, number)
         for offset in range(every, end + 1, every):
             there = store.offsets(number).get(offset)
             if there is not None and await store.stands(there, number, value_at):
                 folds.clear()
                 continue
             folds = await fold_at(log, prefix, {number: offset}, [store], folds)
-            last = await log.values(topic, number, offset - 1, 1)
-            yield store.save(number, folds[number], last[0][2]), offset
+            yield store.save(number, folds[number], await value_at(offset - 1)), offset

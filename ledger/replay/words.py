@@ -57,14 +57,15 @@ def change_lines(change: Change, by: str = "table") -> Iterator[str]:
     if change.what == "changed":
         for name, (old, new) in change.fields.items():
             was, now = _value(name, old), _value(name, new)
+            label = _name(name, old if new is None else new)
             if was == now:  # the difference is smaller than the unit that people use
-                was, now = str(old), str(new)
-            yield one_line(f"      {_name(name)}: {was} -> {now}")
+                label, was, now = name.replace("_", " "), str(old), str(new)
+            yield one_line(f"      {label}: {was} -> {now}")
         return
     at = 1 if change.what == "added" else 0
     brief = _BRIEF.get(change.table)
     told = [
-        f"{_name(name)} {_value(name, both[at])}"
+        f"{_name(name, both[at])} {_value(name, both[at])}"
         for name, both in change.fields.items()
         if name != "id" and (brief is None or name.partition(".")[0] in brief)
     ]
@@ -101,14 +102,24 @@ def _when(change: Change) -> str:
     return f"  {span}"
 
 
-def _name(name: str) -> str:
+def _name(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
+    """Return a field's name; without its unit where `_value` tells the value with one."""
     outer, dot, inner = name.partition(".")
-    return f"{outer.replace('_', ' ')} {inner}" if dot else field_text(name, "")[0]
+    if not dot:
+        return _label(name, value)
+    # What is within a field may be a name that somebody gave: only a unit is taken off it.
+    whole = inner.replace("_", " ")
+    label = _label(inner, value)
+    return f"{outer.replace('_', ' ')} {inner if label == whole else label}"
+
+
+def _label(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
+    return field_text(name, None if isinstance(value, bool) else value)[0]
 
 
 def _value(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
     if isinstance(value, dict):
-        told = [f"{key.replace('_', ' ')} {_value(key, one)}" for key, one in value.items() if one]
+        told = [f"{_label(key, one)} {_value(key, one)}" for key, one in value.items() if one]
         return listed(told) or "none"
     if isinstance(value, list):
         return listed([_value("", one) for one in value]) or "none"

@@ -35,14 +35,16 @@ ORDER BY time, lease
 -- column held_us BIGINT: how long that had been held
 -- column again TIMESTAMP: when its request was granted again, UTC
 WITH ended AS (
-    SELECT DISTINCT l.cell, l.lease, l.tenant, l.held_us, l.ended_offset, l.request, l.attempt,
+    SELECT DISTINCT l.cell, l.lease, l.tenant, l.held_us, l.ended_offset, l.request,
+           l.request_offset, l.attempt,
            replace(l.reason, '-', ' ') AS kind, unnest([h.node, h.device, h.unit]) AS about
-    FROM leases l JOIN holdings h ON h.cell = l.cell AND h.lease = l.lease
+    FROM leases l
+    JOIN holdings h ON h.cell = l.cell AND h.lease = l.lease AND h.position = l.position
     WHERE l.outcome = 'interrupted'
 ),
 caused AS (
     -- A failure is told before, or in the record itself, that ends what it broke.
-    SELECT e.cell, e.lease, e.tenant, e.held_us, e.request, e.attempt,
+    SELECT e.cell, e.lease, e.tenant, e.held_us, e.request, e.request_offset, e.attempt,
            arg_max((f.position, f.about, f.kind), (f."offset", f.about)) AS failure
     FROM ended e JOIN failures f
       ON f.cell = e.cell AND f.kind = e.kind AND f.about = e.about AND f."offset" <= e.ended_offset
@@ -52,7 +54,8 @@ SELECT f.time, f.kind, f.about, f.node, f.reason AS why, f.position, c.lease, c.
        n.granted AS again
 FROM failures f
 LEFT JOIN caused c ON c.cell = f.cell AND c.failure = (f.position, f.about, f.kind)
-LEFT JOIN leases n ON n.cell = c.cell AND n.request = c.request AND n.attempt = c.attempt + 1
+LEFT JOIN leases n ON n.cell = c.cell AND n.request = c.request
+                      AND n.request_offset = c.request_offset AND n.attempt = c.attempt + 1
 WHERE (CAST($node AS VARCHAR) IS NULL OR f.node = $node)
   AND (utc($from) IS NULL OR f.time >= utc($from)) AND (utc($to) IS NULL OR f.time < utc($to))
 ORDER BY f.time, f.kind, f.about, c.lease
@@ -70,7 +73,9 @@ ORDER BY f.time, f.kind, f.about, c.lease
 -- column position VARCHAR: place of the record
 SELECT d.time, d.input->>'author' AS author, d.input->>'reason' AS reason, l.lease, l.tenant,
        l.ended, d.position
-FROM decisions d JOIN leases l ON l.cell = d.cell AND l.lease = d.input->>'lease'
+FROM decisions d
+ASOF JOIN leases l
+     ON l.cell = d.cell AND l.lease = d.input->>'lease' AND l."offset" <= d."offset"
 WHERE d.input_type = 'lease.reclaim' AND d.answer = 'yes'
   AND (utc($from) IS NULL OR d.time >= utc($from)) AND (utc($to) IS NULL OR d.time < utc($to))
 ORDER BY d.time, l.lease

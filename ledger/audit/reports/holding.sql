@@ -160,7 +160,8 @@ ORDER BY since, unit
 SELECT b.unit, b.lease, b.ended, b.cleaned, a.lease AS next_lease, a.granted AS next_granted,
        a.position
 FROM holdings b JOIN holdings a
-  ON a.cell = b.cell AND a.unit = b.unit AND a.lease <> b.lease AND a.granted >= b.ended
+  ON a.cell = b.cell AND a.unit = b.unit AND a.granted >= b.ended
+     AND (a.lease <> b.lease OR a.position <> b.position)
 WHERE (b.cleaned IS NULL OR b.cleaned > a.granted)
   -- Shares of a card stand beside each other: what is cleaned is not what is leased.
   AND NOT (a.mode = 'share' AND b.mode = 'share')

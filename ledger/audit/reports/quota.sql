@@ -91,11 +91,11 @@ SELECT r.who, r.tenant, count(*) AS requests, count(*) FILTER (r.state = 'reject
        CAST(sum(r.leases) AS BIGINT) AS leases,
        seconds(coalesce(sum(l.milli_us), 0)) AS gpu_seconds
 FROM requests r
-LEFT JOIN (SELECT cell, request,
+LEFT JOIN (SELECT cell, request, request_offset,
                   sum(CAST(charge_milli AS HUGEINT)
                       * (epoch_us(coalesce(ended, last_time)) - epoch_us(granted))) AS milli_us
            FROM leases JOIN log_end USING (partition) GROUP BY ALL) l
-       ON l.cell = r.cell AND l.request = r.request
+       ON l.cell = r.cell AND l.request = r.request AND l.request_offset = r."offset"
 WHERE (CAST($who AS VARCHAR) IS NULL OR r.who = $who)
   AND (utc($from) IS NULL OR r.received >= utc($from))
   AND (utc($to) IS NULL OR r.received < utc($to))

@@ -50,12 +50,13 @@ ORDER BY since, epoch_us(until) NULLS LAST, position
 SELECT r.request, r.tenant, r.queue, r.state, CAST(sum(w.waited_us) AS BIGINT) AS waited_us,
        arg_max(w.code, (w.waited_us, w.code)) AS mostly
 FROM requests r
-JOIN (SELECT cell, request, code, sum(waited_us) AS waited_us FROM waits GROUP BY ALL) w
-  ON w.cell = r.cell AND w.request = r.request
+JOIN (SELECT cell, request, request_offset, code, sum(waited_us) AS waited_us
+      FROM waits GROUP BY ALL) w
+  ON w.cell = r.cell AND w.request = r.request AND w.request_offset = r."offset"
 WHERE (CAST($tenant AS VARCHAR) IS NULL OR r.tenant = $tenant)
   AND (utc($from) IS NULL OR r.received >= utc($from))
   AND (utc($to) IS NULL OR r.received < utc($to))
-GROUP BY r.cell, r.request, r.tenant, r.queue, r.state
+GROUP BY r.cell, r.request, r."offset", r.tenant, r.queue, r.state
 HAVING sum(w.waited_us) > 0
 ORDER BY waited_us DESC, r.request
 

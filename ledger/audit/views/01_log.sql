@@ -117,6 +117,6 @@ SELECT e.partition, e."offset", place(e.partition, e."offset"), make_timestamp(e
        CASE e.data->>'how' WHEN 'expired' THEN 'wait_expired' ELSE 'reservation_over' END,
        'transient', NULL
 FROM events e
-LEFT JOIN events q
-       ON q.type = 'request.received' AND q.cell = e.cell AND q.request = e.request
+ASOF LEFT JOIN (FROM events WHERE type = 'request.received') q
+     ON q.cell = e.cell AND q.request = e.request AND q."offset" <= e."offset"
 WHERE e.type = 'request.ended' AND (e.data->>'how') IN ('expired', 'reservation-over')

@@ -19,18 +19,26 @@
 -- column last_no VARCHAR: why it last had to wait, or was rejected
 -- column leases BIGINT: how many leases it had
 -- column partition INTEGER: partition of the events topic
--- column position VARCHAR: place of the record that took it in or rejected it
-WITH told AS (
-    SELECT cell, request,
+-- column offset BIGINT: place of the record that took it in or rejected it
+-- column position VARCHAR: the same as events/PARTITION@OFFSET
+-- A source that uses an id again, once it is forgotten, has requests of the same name.
+WITH lives AS (
+    SELECT cell, request, "offset" AS life,
+           lead("offset") OVER (PARTITION BY cell, request ORDER BY "offset") AS next_life
+    FROM events WHERE type = 'request.received'
+),
+told AS (
+    SELECT cell, request, life,
            min(time_us) FILTER (type = 'lease.granted') AS granted_us,
            max(time_us) FILTER (type = 'request.ended') AS ended_us,
            any_value(data->>'how') FILTER (type = 'request.ended') AS how,
            arg_max(type, ("offset", n)) FILTER (type <> 'request.ended') AS last,
            arg_max(data->>'code', ("offset", n)) FILTER (type = 'request.queued') AS last_no,
            count(*) FILTER (type = 'lease.granted') AS leases
-    FROM events
+    FROM events JOIN lives USING (cell, request)
     WHERE type IN ('request.queued', 'request.reserved', 'request.unreserved', 'request.ended',
                    'lease.granted')
+          AND "offset" >= life AND (next_life IS NULL OR "offset" < next_life)
     GROUP BY ALL
 )
 SELECT r.request, split_part(r.request, '#', 1) AS who, r.cell, r.tenant,
@@ -43,16 +51,17 @@ SELECT r.request, split_part(r.request, '#', 1) AS who, r.cell, r.tenant,
        coalesce(t.how, CASE t.last WHEN 'lease.granted' THEN 'granted'
                                    WHEN 'request.reserved' THEN 'reserved'
                                    ELSE 'queued' END) AS state,
-       t.last_no, coalesce(t.leases, 0) AS leases, r.partition,
+       t.last_no, coalesce(t.leases, 0) AS leases, r.partition, r."offset",
        place(r.partition, r."offset") AS position
-FROM events r LEFT JOIN told t ON t.cell = r.cell AND t.request = r.request
+FROM events r
+LEFT JOIN told t ON t.cell = r.cell AND t.request = r.request AND t.life = r."offset"
 WHERE r.type = 'request.received'
 UNION ALL
 SELECT e.request, split_part(e.request, '#', 1), e.cell, e.tenant, i.input->>'project',
        i.input->>'queue', i.input->'task'->>'id', i.input->'task'->>'type', NULL,
        i.input->'ask'->>'mode', CAST(coalesce(i.input->>'priority', '0') AS BIGINT),
        CAST(coalesce(i.input->>'preemptible', 'false') AS BOOLEAN), make_timestamp(e.time_us),
-       NULL, make_timestamp(e.time_us), 'rejected', e.data->>'code', 0, e.partition,
+       NULL, make_timestamp(e.time_us), 'rejected', e.data->>'code', 0, e.partition, e."offset",
        place(e.partition, e."offset")
 FROM events e JOIN records i ON i.partition = e.partition AND i."offset" = e."offset"
 WHERE e.type = 'request.rejected'
@@ -61,6 +70,7 @@ WHERE e.type = 'request.rejected'
 -- one row a stretch of waiting for one reason
 -- column cell VARCHAR: cell
 -- column request VARCHAR: who waits
+-- column request_offset BIGINT: offset of its row in requests
 -- column tenant VARCHAR: tenant
 -- column queue VARCHAR: queue
 -- column code VARCHAR: why; reserved: a place is kept and not all of it is free and clean
@@ -79,7 +89,7 @@ WITH steps AS (
     WINDOW w AS (PARTITION BY cell, request ORDER BY "offset", n)
 ),
 ends AS (SELECT partition, epoch_us(last_time) AS end_us FROM log_end)
-SELECT s.cell, s.request, r.tenant, r.data->>'queue' AS queue,
+SELECT s.cell, s.request, r."offset" AS request_offset, r.tenant, r.data->>'queue' AS queue,
        CASE s.type WHEN 'request.reserved' THEN 'reserved' WHEN 'request.unreserved'
                    THEN 'place_lost' ELSE s.data->>'code' END AS code,
        coalesce(s.data->'numbers', s.data->'why') AS numbers,
@@ -89,13 +99,15 @@ SELECT s.cell, s.request, r.tenant, r.data->>'queue' AS queue,
        place(s.partition, s."offset") AS position
 FROM steps s
 JOIN ends e ON e.partition = s.partition
-LEFT JOIN events r ON r.type = 'request.received' AND r.cell = s.cell AND r.request = s.request
+ASOF LEFT JOIN (FROM events WHERE type = 'request.received') r
+     ON r.cell = s.cell AND r.request = s.request AND r."offset" <= s."offset"
 WHERE s.type IN ('request.queued', 'request.reserved', 'request.unreserved')
 
 -- view: leases
 -- one row a lease: what it holds, for whom, under which quota, from when to when, why it ended
 -- column lease VARCHAR: its id, SOURCE#ID/ATTEMPT
 -- column request VARCHAR: request that it answers
+-- column request_offset BIGINT: offset of its row in requests
 -- column who VARCHAR: the source that sent the request: on whose order
 -- column cell VARCHAR: cell
 -- column tenant VARCHAR: tenant
@@ -127,10 +139,6 @@ WITH lives AS (
            lead("offset") OVER (PARTITION BY cell, lease ORDER BY "offset") AS next_life
     FROM events WHERE type = 'lease.granted'
 ),
-asked AS (
-    SELECT *, lead("offset") OVER (PARTITION BY cell, request ORDER BY "offset") AS next_offset
-    FROM events WHERE type = 'request.received'
-),
 told AS (
     SELECT cell, lease, life,
            min(time_us) FILTER (type = 'lease.started') AS started_us,
@@ -148,7 +156,8 @@ told AS (
           AND "offset" >= life AND (next_life IS NULL OR "offset" < next_life)
     GROUP BY ALL
 )
-SELECT g.lease, g.request, split_part(g.request, '#', 1) AS who, g.cell, r.tenant,
+SELECT g.lease, g.request, r."offset" AS request_offset,
+       split_part(g.request, '#', 1) AS who, g.cell, r.tenant,
        r.data->>'project' AS project, r.data->>'queue' AS queue,
        r.data->>'task_type' AS task_type, r.data->'need'->>'mode' AS mode,
        -- A project without a quota of its own counts against its tenant's.
@@ -164,8 +173,8 @@ SELECT g.lease, g.request, split_part(g.request, '#', 1) AS who, g.cell, r.tenan
 FROM events g
 LEFT JOIN told t ON t.cell = g.cell AND t.lease = g.lease AND t.life = g."offset"
 LEFT JOIN endings o ON o.reason = t.reason
-LEFT JOIN asked r ON r.cell = g.cell AND r.request = g.request AND r."offset" <= g."offset"
-                     AND (r.next_offset IS NULL OR g."offset" < r.next_offset)
+ASOF LEFT JOIN (FROM events WHERE type = 'request.received') r
+     ON r.cell = g.cell AND r.request = g.request AND r."offset" <= g."offset"
 LEFT JOIN (SELECT cell, tenant, data->>'project' AS project,
                   tenant || '/' || (data->>'project') AS quota, min(time_us) AS first_us
            FROM events WHERE type = 'quota.applied' AND (data->>'project') IS NOT NULL
@@ -243,8 +252,10 @@ SELECT l.cell, l.lease, l.request, l.tenant, l.queue, l.reason, l.stopped_by AS 
        n.granted AS again, place(l.partition, l.ended_offset) AS position
 FROM leases l
 JOIN records r ON r.partition = l.partition AND r."offset" = l.ended_offset
-LEFT JOIN requests q ON q.cell = l.cell AND q.request = l.request
-LEFT JOIN leases n ON n.cell = l.cell AND n.request = l.request AND n.attempt = l.attempt + 1
+LEFT JOIN requests q
+       ON q.cell = l.cell AND q.request = l.request AND q."offset" = l.request_offset
+LEFT JOIN leases n ON n.cell = l.cell AND n.request = l.request
+                      AND n.request_offset = l.request_offset AND n.attempt = l.attempt + 1
 WHERE l.outcome = 'interrupted'
 
 -- view: preemptions
@@ -265,9 +276,11 @@ SELECT e.cell, make_timestamp(e.time_us) AS time, e.lease, l.tenant, l.queue, v.
        e.data->>'by' AS by_request, b.tenant AS by_tenant, b.priority AS by_priority,
        e.data->>'rule' AS rule, l.ended, place(e.partition, e."offset") AS position
 FROM events e
-LEFT JOIN leases l ON l.cell = e.cell AND l.lease = e.lease
-LEFT JOIN requests v ON v.cell = e.cell AND v.request = l.request
-LEFT JOIN requests b ON b.cell = e.cell AND b.request = e.data->>'by'
+ASOF LEFT JOIN leases l ON l.cell = e.cell AND l.lease = e.lease AND l."offset" <= e."offset"
+LEFT JOIN requests v
+       ON v.cell = e.cell AND v.request = l.request AND v."offset" = l.request_offset
+ASOF LEFT JOIN requests b
+     ON b.cell = e.cell AND b.request = e.data->>'by' AND b."offset" <= e."offset"
 WHERE e.type = 'lease.stopping' AND (e.data->>'reason') = 'preempted'
 
 -- view: idles
@@ -296,7 +309,7 @@ SELECT s.cell, s.lease, l.tenant, l.queue, l.charge_milli,
        place(s.partition, s."offset") AS position
 FROM steps s
 JOIN ends e ON e.partition = s.partition
-LEFT JOIN leases l ON l.cell = s.cell AND l.lease = s.lease
+ASOF LEFT JOIN leases l ON l.cell = s.cell AND l.lease = s.lease AND l."offset" <= s."offset"
 WHERE s.type = 'lease.idle' AND (s.data->>'since_us') IS NOT NULL
 
 -- view: quota_use

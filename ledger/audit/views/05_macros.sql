@@ -35,7 +35,8 @@ WHERE h.granted <= utc(ts) AND (h.ended IS NULL OR h.ended > utc(ts))
 -- column since TIMESTAMP: since when it is so, UTC
 WITH t AS (SELECT utc(ts) AS instant),
 asked AS (
-    SELECT cell, request, arg_max(type, ("offset", n)) AS last, max(time_us) AS last_us
+    SELECT cell, request, arg_max(type, ("offset", n)) AS last, max(time_us) AS last_us,
+           max("offset") FILTER (type = 'request.received') AS life
     FROM events, t
     WHERE make_timestamp(time_us) <= instant
           AND type IN ('request.received', 'request.queued', 'request.reserved',
@@ -56,7 +57,8 @@ SELECT 'request', a.request, a.cell,
        CASE a.last WHEN 'lease.granted' THEN 'granted' WHEN 'request.reserved' THEN 'reserved'
                    ELSE 'queued' END,
        r.tenant, NULL, NULL, make_timestamp(a.last_us)
-FROM asked a JOIN requests r ON r.cell = a.cell AND r.request = a.request
+FROM asked a JOIN requests r
+     ON r.cell = a.cell AND r.request = a.request AND r."offset" = a.life
 WHERE a.last <> 'request.ended'
 UNION ALL
 SELECT 'lease', lease, cell,
@@ -73,6 +75,7 @@ FROM quotas, t WHERE since <= instant AND (until IS NULL OR until > instant)
 
 -- macro: lease_timeline(id)
 -- Everything that happened to a lease, in order: of its request, of itself, of its orders.
+-- Of a name that was used again, once it was forgotten, it has all of them.
 -- column position VARCHAR: place of the record
 -- column time TIMESTAMP: when, UTC
 -- column type VARCHAR: type of the event

@@ -4,6 +4,11 @@ The change may reset the device, so nothing of it may be in use or kept for anyb
 nothing may come to be while the order is open: its node takes no lease until the operator
 puts it online again, and that is refused meanwhile. What the mode is then is believed when
 the node reports it (DESIGN 1.5).
+
+The field calls it the MIG mode, and so do the commands (``gpuledger node mig-mode``,
+``gpuledger collector --mig-mode``). The request's type ``device.mode`` and the order's kind
+``mode`` are short for that: a device has no other mode. They are not named anew, because
+records with them are read for ever (CONTRIBUTING, Contracts).
 """
 
 from __future__ import annotations

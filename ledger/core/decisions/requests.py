@@ -18,7 +18,14 @@ from ledger.core.line.schedule import examine, grant, make_room, reason_to_wait
 from ledger.core.need import need_to_plain
 from ledger.core.placing.constraints import pool_serves
 from ledger.core.placing.placement import Placement, charge_of
-from ledger.core.quotas.quota import GPU, budget_left, chain, holder_of, most_ever
+from ledger.core.quotas.quota import (
+    GPU,
+    MOST_MILLI_US,
+    budget_left,
+    chain,
+    holder_of,
+    most_ever,
+)
 from ledger.core.state import WHOLE_MILLI, Need
 
 if TYPE_CHECKING:
@@ -296,7 +303,7 @@ def _extend(turn: Turn, given: Input) -> Answer:
     holder = holder_of(state, request.tenant, request.project)
     for quota in chain(state, holder):
         left = budget_left(quota, turn.now_us)
-        more = lease.charge_milli * asked.more_s * _US
+        more = min(lease.charge_milli * asked.more_s * _US, MOST_MILLI_US)
         if left is not None and more > left:
             return "budget_spent", {"quota": quota.name, "asked": more, "available": left}
     due_us = lease.due_us + asked.more_s * _US

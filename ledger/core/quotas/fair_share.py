@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.core.quotas.quota import GPU, chain
+from ledger.core.quotas.quota import GPU, MOST_MILLI_US, chain
 
 if TYPE_CHECKING:
     from ledger.core.state import State
 
 __all__ = ["shares", "spend", "use_up"]
 
-#: The most that is remembered of a quota's time: what 64 bits hold, as snapshots and digests do.
-_MOST_MILLI_US = (1 << 63) - 1
-
 
 def spend(state: State, name: str, milli_us: int, granted_us: int) -> None:
-    """Take GPU time off the budgets at and above the quota; give it back when negative."""
+    """Take GPU time off the budgets at and above the quota; give it back when negative.
+
+    A budget has at most a million GPU-hours. Live leases under one that is set later may
+    count more: what has come to 2.5 million stays so until the period is over.
+    """
     if milli_us > 0 and state.quotas[name].budgeted:
         # Who waits for a place, and has no time left for it any more, blocks nobody.
         state.index.tightened(state, name)
@@ -30,7 +31,8 @@ def spend(state: State, name: str, milli_us: int, granted_us: int) -> None:
         if period > quota.spent_period:
             quota.spent_period, quota.spent_milli_us = period, 0
         if period == quota.spent_period:
-            quota.spent_milli_us += milli_us
+            if quota.spent_milli_us < MOST_MILLI_US:
+                quota.spent_milli_us = min(quota.spent_milli_us + milli_us, MOST_MILLI_US)
             state.index.due(state, (period + 1) * quota.period_us, "budget", quota.name)
 
 
@@ -45,7 +47,7 @@ def use_up(state: State, name: str, milli_us: int, now_us: int) -> None:
         at = quota.parent
         window = now_us // quota.half_life_us
         quota.used_milli_us >>= min(window - quota.used_window, 200)
-        quota.used_milli_us = min(quota.used_milli_us + milli_us, _MOST_MILLI_US)
+        quota.used_milli_us = min(quota.used_milli_us + milli_us, MOST_MILLI_US)
         quota.used_window = window
 
 

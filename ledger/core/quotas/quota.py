@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GPU",
+    "MOST_MILLI_US",
     "Charge",
     "Limit",
     "Over",
@@ -51,6 +52,10 @@ __all__ = [
 
 #: The resource that every quota has.
 GPU = "gpu"
+
+#: The most GPU time that is told or counted, 2.5 million GPU-hours: what 64 bits hold, as
+#: records, snapshots and digests do. No budget has so much, so nothing above it fits one.
+MOST_MILLI_US = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -248,7 +253,7 @@ def over(state: State, name: str, charge: Charge, now_us: int) -> Over | None:
                     return Over(name, resource, asked, left)
     for one in chain(state, name) if quota.budgeted else ():
         left = budget_left(one, now_us)
-        asked = charge.milli * charge.time_us
+        asked = min(charge.milli * charge.time_us, MOST_MILLI_US)
         if left is not None and asked > left:
             return Over(one.name, "gpu_time", asked, left)
     return None
