@@ -52,30 +52,34 @@ class FakeLibrary:
         found = work
 
         def call(*arguments: Any) -> Any:
-            return _call(NODE.get(), name, found, arguments)
+            node = NODE.get()
+            node.calls += 1
+            if name in node.missing:
+                return int(Code.FUNCTION_NOT_FOUND)
+            if not node.initialized and name not in _WITHOUT_SESSION:
+                return int(Code.UNINITIALIZED)
+            answer = (
+                _struck(node, name, found, arguments) if node.faults else found(node, *arguments)
+            )
+            # A real library returns plain numbers; only nvmlErrorString gives a text.
+            return int(answer) if isinstance(answer, Code) else answer
 
         return call
 
 
-def _call(node: FakeNode, name: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    node.calls += 1
-    if name in node.missing:
-        return int(Code.FUNCTION_NOT_FOUND)
-    if not node.initialized and name not in _WITHOUT_SESSION:
-        return int(Code.UNINITIALIZED)
-    gpu = _gpu_of(node, arguments) if node.faults else None
-    fault = node.fault(name, gpu) if node.faults else None
+def _struck(node: FakeNode, name: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Make a call on a node where faults are planned."""
+    gpu = _gpu_of(node, arguments)
+    fault = node.fault(name, gpu)
     if fault is not None and fault.does == "slow":
         # Where this process is many nodes, simulated time is not waited for.
         time.sleep(fault.takes_ms / 1000 if node.alone else 0)
         fault = None
-    if fault is not None and fault.when == "before":
-        return int(node.strike(fault, gpu))
-    answer = work(node, *arguments)
-    if fault is not None:
-        answer = node.strike(fault, gpu)
-    # A real library returns plain numbers; only nvmlErrorString gives a text.
-    return int(answer) if isinstance(answer, Code) else answer
+    if fault is None:
+        return work(node, *arguments)
+    if fault.when == "after":
+        work(node, *arguments)
+    return node.strike(fault, gpu)
 
 
 def _gpu_of(node: FakeNode, arguments: tuple[Any, ...]) -> str | None:

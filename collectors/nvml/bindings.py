@@ -69,14 +69,19 @@ def library(fake: object) -> Iterator[None]:
 
 def invoke(function: str, arguments: Sequence[Any]) -> Any:
     """Call a function of NVML by its name in ``pynvml``; raise `Refused`."""
-    work = _ADAPTERS.get(function) or getattr(nv, function)
     try:
-        return work(*arguments)
+        return _work(function)(*arguments)
     except nv.NVMLError as error:
         raise Refused(code_of(error.value), function) from None
     except nv.NVMLLibraryMismatchError:
         # What pynvml makes of a missing symbol in functions that it calls unversioned.
         raise Refused(Code.FUNCTION_NOT_FOUND, function) from None
+
+
+@cache
+def _work(function: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = _ADAPTERS.get(function) or getattr(nv, function)
+    return found
 
 
 # -- adapters --------------------------------------------------------------------
