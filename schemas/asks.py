@@ -49,10 +49,10 @@ Spread = Annotated[str, Field(pattern=r"^(node|label:[A-Za-z0-9][A-Za-z0-9._-]{0
 #: How devices are given to a request.
 Mode = Literal["whole", "mig", "share", "passthrough", "vgpu", "remote"]
 
-Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+-]{1,40}$")]
+Profile = Annotated[str, Field(pattern=r"^[0-9]{1,4}[gc]\.[0-9a-z.+-]{1,40}$")]
 
 
-PlacedProfile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+-]{1,40}(@[0-9]{1,2})?$")]
+PlacedProfile = Annotated[str, Field(pattern=r"^[0-9]{1,4}[gc]\.[0-9a-z.+-]{1,40}(@[0-9]{1,2})?$")]
 
 
 class Where(Model):

@@ -16,7 +16,9 @@ from schemas.limits import MAX_TEXT
 __all__ = [
     "MAX_INT",
     "Count",
+    "Counter",
     "EventId",
+    "Exact",
     "Milli",
     "Model",
     "Name",
@@ -52,6 +54,11 @@ Text = Annotated[str, Field(pattern=rf"^[^\x00-\x1f\x7f]{{0,{MAX_TEXT}}}$")]
 Version = Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,7}$")]
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
+#: What goes up by one for as long as something runs, with no end that anybody could name: a
+#: heartbeat every two seconds is more than a million after three weeks.
+Counter = Annotated[int, Field(ge=0, le=MAX_INT)]
+#: Any integer that every JSON reader keeps exact.
+Exact = Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]
 Milli = Annotated[int, Field(ge=0, le=1_000_000_000)]
 WholeMib = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
 #: Up to 31 years, so that a time and a limit in microseconds stay exact together.

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, Model, Name, Reference, Text, TimeUs
+from schemas.base import Count, Counter, Model, Name, Reference, Text, TimeUs
 from schemas.events import PartitionStep
 from schemas.lease_events import CodeName, Numbers
 from schemas.terms import Isolation
@@ -101,7 +101,7 @@ class DeadLetter(Model):
 
     topic: Text
     partition: Count
-    offset: Count
+    offset: Counter
     code: CodeName
     detail: Text
     time_us: TimeUs

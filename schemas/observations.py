@@ -8,6 +8,8 @@ from pydantic import Field
 
 from schemas.base import (
     Count,
+    Counter,
+    Exact,
     Milli,
     Model,
     Name,
@@ -40,12 +42,15 @@ __all__ = [
     "VgpuReport",
 ]
 
-#: A device's or MIG instance's UUID. NVML's have 40 characters; a grant of thousands has to fit
-#: into one record.
-Uuid = Annotated[str, Field(pattern=r"^[!-~]{1,128}$")]
+#: A device's or MIG instance's UUID. NVML's have 40 characters, and its buffer 96; a grant of
+#: 16,384 has to fit into one reply, which names each of them four times.
+Uuid = Annotated[str, Field(pattern=r"^[!-~]{1,96}$")]
+#: A device's name: NVML's buffer for it has 96 characters. Each grant says it twice.
+DeviceName = Annotated[str, Field(pattern=r"^[ -~]{0,96}$")]
+PciAddress = Annotated[str, Field(pattern=r"^[!-~]{0,64}$")]
 #: A boot of the node: a new incarnation means that nothing survived.
 Incarnation = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
-Evidence = Annotated[dict[Name, int | Text | None], Field(max_length=64)]
+Evidence = Annotated[dict[Name, Exact | Text | None], Field(max_length=64)]
 Health = Literal["healthy", "unhealthy", "unknown", "gone"]
 Ends = Literal["none", "scope", "device", "linked"]
 
@@ -61,7 +66,7 @@ class NodeFact(Model):
     node_time_us: TimeUs | None = None
 
 
-Profile = Annotated[str, Field(pattern=r"^[0-9]+[gc]\.[0-9a-z.+-]{1,40}$")]
+Profile = Annotated[str, Field(pattern=r"^[0-9]{1,4}[gc]\.[0-9a-z.+-]{1,40}$")]
 
 
 class SliceReport(Model):
@@ -110,7 +115,7 @@ class DeviceReport(Model):
     """
 
     uuid: Uuid
-    model: Text
+    model: DeviceName
     memory_mib: WholeMib
     health: Literal["healthy", "unhealthy", "unknown"] = "healthy"
     index: Count | None = None
@@ -125,7 +130,7 @@ class DeviceReport(Model):
     encoder_sessions: Count | None = None
     decoder_sessions: Count | None = None
     iommu_group: Text | None = None
-    pci_address: Text | None = None
+    pci_address: PciAddress | None = None
     vgpu_types: Annotated[tuple[VgpuReport, ...], Field(max_length=MAX_VGPU_TYPES)] = ()
 
 
@@ -136,7 +141,7 @@ class NodeInventory(NodeFact):
     is: its rack, its power feed.
     """
 
-    epoch: Count
+    epoch: Counter
     pool: Name
     cpu_milli: Milli | None = None
     memory_mib: WholeMib | None = None
@@ -150,7 +155,7 @@ class Heartbeat(NodeFact):
     """Liveness, on ``gpuledger.heartbeats``: never on the decision path."""
 
     cell: Name
-    beat: Count
+    beat: Counter
 
 
 class NodeSilent(NodeFact):

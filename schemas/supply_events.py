@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, Milli, Model, Name, Reference, Text, TimeUs, Version, WholeMib
+from schemas.base import (
+    Count,
+    Counter,
+    Milli,
+    Model,
+    Name,
+    Reference,
+    Text,
+    TimeUs,
+    Version,
+    WholeMib,
+)
 from schemas.observations import Ends, Evidence, Health, Incarnation, ProfileReport, VgpuReport
 
 __all__ = [
@@ -33,7 +44,7 @@ class NodeRegistered(Model):
     type: Literal["node.registered"]
     node: Name
     incarnation: Incarnation
-    epoch: Count
+    epoch: Counter
     agent: Text
     pool: Name
     cpu_milli: Milli | None
@@ -62,7 +73,7 @@ class NodeUnsettled(Model):
 
     type: Literal["node.unsettled"]
     node: Name
-    reason: Literal["node-lost", "node-restarted", "unclean"]
+    reason: Literal["node-lost", "node-restarted", "unclean", "device-gone"]
 
 
 class NodeSettled(Model):

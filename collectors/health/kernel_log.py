@@ -28,7 +28,7 @@ _RECORD = 8_192
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-9a-f])?"
     r"(?: GPU-I:(?P<gi>[0-9]{1,2}))?(?: GPU-CI:(?P<ci>[0-9]{1,2}))?\): (?P<xid>[0-9]{1,6}),?"
-    r"(?: pid='?(?P<pid>[0-9]+))?",
+    r"(?: pid='?(?P<pid>[0-9]{1,10}))?",
     re.IGNORECASE,
 )
 #: A device that is lost without an XID: in one line, or with its address two lines before.

@@ -29,6 +29,7 @@ from collectors.nvml.calls import Refused, watch
 from collectors.nvml.codes import word
 from collectors.nvml.ops import OPS
 from collectors.nvml.session import Session
+from ledger.collector import relax
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,6 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
     # Ctrl-C at a terminal is for the agent, who ends this process in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watch(given.watch_fd)
+    # A round makes thousands of objects and no cycles; to look for some costs a tenth of it.
+    relax()
     if given.fake is not None:
         from collectors.fake_nvml.described import install  # noqa: PLC0415 - not with hardware
 

@@ -146,7 +146,7 @@ def _bare(device: Device) -> list[GpuInstance]:
     return [one for one in device.instances if not one.compute]
 
 
-def _told(notes: list[Note], uuid: str, kind: type[M], **values: object) -> list[M]:
+def _told(notes: list[Note], uuid: str, kind: type[M], /, **values: object) -> list[M]:
     """Return what the observation says of something, nothing where it cannot be said.
 
     A number or a name that no observation has room for costs that and not the whole node.
@@ -248,8 +248,8 @@ def device_report(
 ) -> tuple[DeviceReport | None, list[Note]]:
     """Return one device as the inventory has it; None when nobody knows what it is.
 
-    A device whose name and memory cannot be read is left to `device.health`: an inventory
-    with made-up ones would be believed.
+    A device whose name and memory cannot be read, or cannot be what is told of them, is left
+    to `device.health`: an inventory with made-up ones would be believed.
     """
     health, reason = health_of(device)
     notes = [Note(device.uuid, f"{health}: {reason}")] if reason else []
@@ -261,7 +261,10 @@ def device_report(
         return None, notes
     encoders, decoders = standing.media_sessions.get(device.model, (None, None))
     capability = None if device.capability is None else "{}.{}".format(*device.capability)
-    report = DeviceReport(
+    reports = _told(
+        notes,
+        device.uuid,
+        DeviceReport,
         uuid=device.uuid,
         model=device.model,
         memory_mib=device.memory.total_mib,
@@ -281,7 +284,7 @@ def device_report(
         pci_address=None if device.pci is None else device.pci.address,
         vgpu_types=tuple(_vgpus(device, notes)),
     )
-    return report, notes
+    return (reports[0] if reports else None), notes
 
 
 def _as_known(device: Device, known: Mapping[str, Device]) -> Device:

@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from collectors.nvml.codes import ABSENT, word
+from schemas.usage import DeviceUsage, ProcessUsage, SliceUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from collectors.nvml.readings import DeviceUse, InstanceUse
+    from schemas.base import Model
 
 __all__ = ["Window", "busy_of", "work_of"]
 
@@ -130,8 +134,9 @@ class Window:
         ``processes`` are those of each device, as the record has them.
         """
         devices = [
-            _without_none(self._device(uuid, one) | {"processes": processes.get(uuid, [])})
+            told
             for uuid, one in self._devices.items()
+            if (told := _told(self._device(uuid, one, processes.get(uuid, [])))) is not None
         ]
         leases = [
             {"lease": lease, "unit": unit, "busy_permille": one.value, "measured_us": one.us}
@@ -144,7 +149,7 @@ class Window:
         self._devices, self._leases = {}, {}
         return {"devices": devices, "leases": leases}
 
-    def _device(self, uuid: str, one: _Device) -> dict[str, Any]:
+    def _device(self, uuid: str, one: _Device, processes: list[dict[str, Any]]) -> dict[str, Any]:
         last = one.last
         assert last is not None, "a device is there by its first sample"
         memory = last.memory
@@ -161,6 +166,7 @@ class Window:
             "temperature_c": one.temperature_c,
             "clock_reasons": one.clock_reasons,
             "slices": [_slice(key, means, last) for key, means in one.slices.items()],
+            "processes": processes,
             "missing": {"device": last.why} if last.why else dict(last.missing),
         }
 
@@ -213,6 +219,54 @@ def _rise(before: DeviceUse | None, now: DeviceUse, counter: str) -> int | None:
     old = None if before is None else getattr(before, counter)
     new = getattr(now, counter)
     return new - old if old is not None and new is not None and new >= old else None
+
+
+#: Why a value is missing that was told and cannot be.
+_IMPLAUSIBLE = "implausible"
+
+
+def _told(plain: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what the record says of a device, less the values that it has no room for.
+
+    A number that cannot be costs that, and not the node's whole window. None: there is no
+    device without it.
+    """
+    found = _without_none(plain)
+    if not _out_of_room(DeviceUsage, found):
+        return found
+    found["slices"] = _all_told(SliceUsage, found["slices"])
+    found["processes"] = _all_told(ProcessUsage, found["processes"])
+    lost = _out_of_room(DeviceUsage, found)
+    if not lost:
+        return found
+    missing = dict(list(found["missing"].items())[: _MOST_MISSING - len(lost)])
+    kept = {name: value for name, value in found.items() if name not in lost}
+    kept["missing"] = missing | dict.fromkeys(sorted(lost), _IMPLAUSIBLE)
+    return None if _out_of_room(DeviceUsage, kept) else kept
+
+
+#: As many reasons as a record has room for.
+_MOST_MISSING = 64
+
+
+def _all_told(kind: type[Model], plains: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those that the record has room for, each less the values that it has none for."""
+    found = []
+    for plain in plains:
+        lost = _out_of_room(kind, plain)
+        kept = {name: value for name, value in plain.items() if name not in lost}
+        if not lost or not _out_of_room(kind, kept):
+            found.append(kept)
+    return found
+
+
+def _out_of_room(kind: type[Model], plain: dict[str, Any]) -> frozenset[str]:
+    """Return the fields whose values the record has no room for."""
+    try:
+        kind.model_validate(plain, strict=False)
+    except ValidationError as error:
+        return frozenset(str(one["loc"][0]) for one in error.errors(include_url=False))
+    return frozenset()
 
 
 def _without_none(plain: dict[str, Any]) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 def request_of(asked: Asked, terms: Terms, event_id: str, file: Path | None) -> RequestSubmit:
     """Return the request that the options, or the file instead of them, describe."""
-    import orjson
+    import json
 
     from schemas.requests import RequestSubmit
 
@@ -226,7 +226,8 @@ def request_of(asked: Asked, terms: Terms, event_id: str, file: Path | None) -> 
     options.setdefault("task", {}).setdefault("id", event_id)
     if ask:
         ask.setdefault("mode", "whole")
-    return RequestSubmit.model_validate_json(orjson.dumps(options))
+    # The standard library writes out any number and any text; the model says what is too much.
+    return RequestSubmit.model_validate_json(json.dumps(options))
 
 
 def request_in(file: Path) -> RequestSubmit:

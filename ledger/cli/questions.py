@@ -57,7 +57,8 @@ async def why(
 
     # Whatever concerns a request names it; the rest need not be kept.
     short = request.rpartition("#")[2].partition("/")[0]
-    needle = orjson.dumps(short)[1:-1]
+    # An argument that is no text is in no record either.
+    needle = orjson.dumps(short.encode(errors="replace").decode())[1:-1]
     history, folds, outages = [], {}, Outages()
     async with session.open() as log:
         upto = await upto_of(log, session, at)

@@ -12,11 +12,14 @@ __all__ = [
     "EVENT_WEIGHT",
     "EVICTION_REST_US",
     "LEASE_WEIGHT",
+    "MAX_COPIED_TEXT",
     "MAX_DUE",
     "MAX_EVICTED_BYTES",
     "MAX_GIVEN",
+    "MAX_MOVED",
     "MAX_QUOTA_DEPTH",
     "MAX_RESERVATIONS",
+    "MAX_RUN_US",
 ]
 
 #: Events after which no further deadline fires in one decision; those left are still due.
@@ -32,8 +35,20 @@ EVENT_WEIGHT = 4
 #: request, nobody is evicted for it. Some 8,000 leases, each of one node.
 MAX_EVICTED_BYTES = 4 * 1_048_576
 
+#: Characters of evidence that one record has again and again, once for each unit that it is
+#: about. What is longer stands in it once, and the units name the order that has it.
+MAX_COPIED_TEXT = 100_000
+
+#: The longest run that a lease may come to, however often it is extended: what a request may
+#: state at most (`schemas.base.Seconds`). So no end is beyond what every reader has as a date.
+MAX_RUN_US = 1_000_000_000_000_000
+
 #: Reservations that a cell has at once: each is looked at wherever its nodes are.
 MAX_RESERVATIONS = 1_000
+
+#: Nodes that the moves of reservations name in one decision, beyond which no other is moved:
+#: those left are short until the next. About 1 MiB.
+MAX_MOVED = 16_000
 
 #: Quotas one above the other: what a tree has left is asked upwards, one call for each.
 MAX_QUOTA_DEPTH = 32

@@ -1,4 +1,4 @@
-"""What is left on a node that was lost or has restarted: ended, and then cleaned, in bounded steps.
+"""What is left of a node or devices that are lost: ended, and then cleaned, in bounded steps.
 
 A node may hold tens of thousands of shares, and one decision is one record of
 bounded size. So as much is ended as a record takes; while some is left the node is
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from ledger.core.decisions.turn import Turn
     from ledger.core.state import Lease, Node, State
 
-__all__ = ["UNCLEAN", "clean_what_is_left", "lose_node", "settle_node"]
+__all__ = ["UNCLEAN", "clean_what_is_left", "lose_devices", "lose_node", "settle_node"]
 
 #: The reason of a node on which leases are over and no proof of clean was asked for.
 UNCLEAN = "unclean"
+#: The reason of a node that goes on without devices of which more was held than a record ends.
+_GONE = "device-gone"
 
 
 def lose_node(turn: Turn, name: str, reason: str) -> None:
@@ -36,6 +38,18 @@ def lose_node(turn: Turn, name: str, reason: str) -> None:
         _begin(turn, name, reason)
     if _end_what_ran(turn, node, reason, many=many) and many and node.state == "lost":
         turn.emit({"type": "node.settled", "node": name})
+
+
+def lose_devices(turn: Turn, node: Node, gone: list[str]) -> None:
+    """Where more is held of devices that a node no longer has than a record ends, begin with it.
+
+    The events that say of each that it is gone are the caller's, and follow. Of a node that
+    was lost or has restarted everything is being ended already.
+    """
+    state = turn.state
+    holds = sum(len(state.devices[uuid].holds) + len(state.devices[uuid].slices) for uuid in gone)
+    if node.unsettled in (None, UNCLEAN) and len(turn.events) + _EACH * holds > MAX_DUE:
+        _begin(turn, node.name, _GONE)
 
 
 def settle_node(turn: Turn, name: str) -> None:
@@ -81,8 +95,8 @@ def _end_what_ran(turn: Turn, node: Node, reason: str, *, many: bool) -> bool:
         return True
     state = turn.state
     for order in [one for _, one in sorted(state.orders.items()) if one.node == node.name]:
-        if order.kind == "stop":
-            # It is closed with its part of the lease.
+        if order.kind == "stop" or reason == _GONE:
+            # It is closed with its part of the lease; or its node is there and answers it.
             continue
         if many and len(turn.events) >= MAX_DUE:
             return False
@@ -92,6 +106,8 @@ def _end_what_ran(turn: Turn, node: Node, reason: str, *, many: bool) -> bool:
         else:
             turn.emit(closing)
     for lease in _ran_on(state, node.name):
+        if reason == _GONE and not _on_gone(state, lease, node.name):
+            continue
         if many and len(turn.events) >= MAX_DUE:
             return False
         turn.end_part(lease, node.name, reason)
@@ -117,6 +133,16 @@ def _ran_on(state: State, node: str) -> list[Lease]:
 def _runs_on(lease: Lease, node: str) -> bool:
     part = lease.parts.get(node)
     return part is not None and not (part.state == "ended" and lease.state == "stopping")
+
+
+def _on_gone(state: State, lease: Lease, node: str) -> bool:
+    """Say whether the lease has something there of a device that is gone, or is elsewhere now."""
+    for unit in lease.parts[node].units:
+        item = state.slices.get(unit)
+        device = state.devices.get(unit if item is None else item.device)
+        if device is None or device.health == "gone" or device.node != node:
+            return True
+    return False
 
 
 def _clean(turn: Turn, node: Node) -> bool:

@@ -20,6 +20,7 @@ from ledger.core.mig.partition import plan_layout, plan_partition
 from ledger.core.placing.layout import layout_fault
 from ledger.core.placing.placement import Placement
 from ledger.core.state import NO_POOL, slice_state
+from schemas.limits import MAX_LISTED_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -178,7 +179,11 @@ def reopen(turn: Turn, device: Device, reading: str) -> None:
             "device": uuid,
             "failures": failures,
             "failed_us": failed_us,
-            "evidence": {"reading": reading, "slices": len(items), "layout": layout},
+            "evidence": {
+                "reading": reading,
+                "slices": len(items),
+                "layout": layout[:MAX_LISTED_TEXT],
+            },
         }
     )
 

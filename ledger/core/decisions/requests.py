@@ -12,6 +12,7 @@ from ledger.core.admitting.templates import filled, longest_run_us, refused
 from ledger.core.decisions.reservations import not_within, too_long
 from ledger.core.decisions.turn import INTERRUPTIONS
 from ledger.core.derived.waiting import ShapeKey, run_limit
+from ledger.core.limits import MAX_RUN_US
 from ledger.core.line.asking import Asker
 from ledger.core.line.estimate import expectation
 from ledger.core.line.schedule import examine, grant, make_room, reason_to_wait
@@ -306,6 +307,8 @@ def _extend(turn: Turn, given: Input) -> Answer:
         more = min(lease.charge_milli * asked.more_s * _US, MOST_MILLI_US)
         if left is not None and more > left:
             return "budget_spent", {"quota": quota.name, "asked": more, "available": left}
+    if longest > MAX_RUN_US:
+        return "exceeds_max_run", {"max_run_us": longest, "queue_max_run_us": MAX_RUN_US}
     due_us = lease.due_us + asked.more_s * _US
     for node in lease.parts:
         owner = state.index.plans.get(node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.core.limits import MAX_DUE, MAX_RESERVATIONS
+from ledger.core.limits import MAX_DUE, MAX_MOVED, MAX_RESERVATIONS
 from ledger.core.promises.reservations import (
     SHORT,
     Reservation,
@@ -157,32 +157,41 @@ def close_reservation(turn: Turn, name: str) -> None:
 
 
 def mend_reservations(turn: Turn) -> None:
-    """See whether the reservations whose nodes have changed still stand; move those that do not."""
+    """See whether the reservations whose nodes have changed still stand; move those that do not.
+
+    Those that are not moved because a record has no room for more are short, and are looked
+    at again with the next decision.
+    """
     state = turn.state
     unsure = state.index.unsure
     short = [name for name in state.reservations if f"{SHORT} {name}" in state.alarms]
+    named = 0
     for name in sorted({*unsure, *short}):
         one = state.reservations.get(name)
         if one is not None and not one.cancelled:
-            _mend(turn, state, one)
+            named += one.nodes * _mend(turn, state, one, may_move=named < MAX_MOVED)
     unsure.clear()
 
 
-def _mend(turn: Turn, state: State, one: Reservation) -> None:
+def _mend(turn: Turn, state: State, one: Reservation, *, may_move: bool) -> bool:
+    """See to one; return whether it was moved."""
     standing = stands(state, one, turn.now_us)
     alarmed = f"{SHORT} {one.name}" in state.alarms
-    if standing and not alarmed:
-        return
     if standing:
-        _move(turn, one, one.chosen, (one.model, one.device_mib), "its nodes can serve it again")
-        return
-    found, most = choose_nodes(state, one, turn.now_us)
-    if found is not None and turn.now_us < one.start_us:
-        key, chosen = found
-        _move(turn, one, chosen, (key[1], key[2]), "a node went out of use")
-        return
-    numbers: Numbers = {"needs_places": one.nodes, "gpus_per_place": one.count, "places": most}
+        if alarmed and may_move:
+            here = (one.model, one.device_mib)
+            _move(turn, one, one.chosen, here, "its nodes can serve it again")
+        return alarmed and may_move
+    numbers: Numbers = {"needs_places": one.nodes, "gpus_per_place": one.count}
+    if may_move:
+        found, most = choose_nodes(state, one, turn.now_us)
+        if found is not None and turn.now_us < one.start_us:
+            key, chosen = found
+            _move(turn, one, chosen, (key[1], key[2]), "a node went out of use")
+            return True
+        numbers["places"] = most
     turn.alarm(SHORT, one.name, numbers)
+    return False
 
 
 def _move(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.decisions.faults import cause_of, end_what_it_hit, record_fault
-from ledger.core.decisions.losing import clean_what_is_left, lose_node
+from ledger.core.decisions.losing import UNCLEAN, clean_what_is_left, lose_devices, lose_node
 from ledger.core.decisions.orders import fenced
 from ledger.core.decisions.partition import (
     drop_impossible,
@@ -69,9 +69,11 @@ def _inventory(turn: Turn, given: Input) -> Answer:
         lose_node(turn, node.name, "node-restarted")
     seen = [report for report in fact.devices if _device(turn, node, report, restarted=restarted)]
     present = {report.uuid for report in seen}
-    for uuid in list(node.devices):
-        if uuid not in present and turn.state.devices[uuid].health != "gone":
-            _device_gone(turn, uuid, "no longer reported by its node")
+    devices = turn.state.devices
+    gone = [uuid for uuid in node.devices if uuid not in present and devices[uuid].health != "gone"]
+    lose_devices(turn, node, gone)
+    for uuid in gone:
+        _device_gone(turn, uuid, "no longer reported by its node")
     clean_what_is_left(turn, node)
     return ("observed" if turn.events else "unchanged"), {}
 
@@ -260,7 +262,7 @@ def _device_gone(turn: Turn, uuid: str, reason: str, fact: DeviceHealth | None =
         }
     )
     drop_impossible(turn, device, gone="its device is gone")
-    if state.nodes[device.node].unsettled is not None:
+    if state.nodes[device.node].unsettled not in (None, UNCLEAN):
         # What ran there is being ended already, as much at once as a record takes.
         return
     held = [name for name, hold in device.holds.items() if not hold.cleaning]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.evolve import evolve
+from ledger.core.limits import MAX_COPIED_TEXT
 from ledger.core.line.asking import asker_of
 from ledger.core.line.estimate import expectation
 from ledger.core.promises.repair import keep_for_repair
@@ -188,7 +189,13 @@ class Turn:
             self.emit({"type": "request.ended", "request": request.id, "how": reason})
 
     def shut_away(self, order: Order, reason: str, evidence: Numbers) -> None:
-        """Put away what an order was about, as far as it is still on the order's node."""
+        """Put away what an order was about, as far as it is still on the order's node.
+
+        Evidence that is long stands once in the record, with the order (`MAX_COPIED_TEXT`).
+        """
+        length = sum(len(one) for one in evidence.values() if isinstance(one, str))
+        if length * len(order.units) > MAX_COPIED_TEXT:
+            evidence = {"order": order.id}
         for unit in order.units:
             item = self.state.slices.get(unit)
             device = self.state.devices.get(unit if item is None else item.device)

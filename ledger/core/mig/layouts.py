@@ -33,8 +33,12 @@ __all__ = [
     "smallest_profile",
 ]
 
-#: A device with more memory slices than this is not planned: tables grow with what fits.
+#: A device with more memory slices than this, more instances at once, or more placements of
+#: all its profiles is not planned: tables grow with what fits, twofold with each instance.
+#: Boards have up to 8 slices, 7 instances and a hundred placements.
 MOST_SLICES = 16
+MOST_INSTANCES = 8
+MOST_PLACES = 256
 
 #: What a change costs (ms): the figures that MIGBench charges.
 CREATE_MS, DESTROY_MS, RELAYOUT_MS = 250, 100, 1_500
@@ -67,6 +71,8 @@ class Geometry:
             raise ValueError(f"{self.compute_slices} compute slices")
         if len({one.name for one in self.profiles}) < len(self.profiles):
             raise ValueError("two profiles have one name")
+        if sum(len(one.starts) for one in self.profiles) > MOST_PLACES:
+            raise ValueError(f"more than {MOST_PLACES} placements")
         for one in self.profiles:
             if one.size < 1 or one.compute_slices < 0 or one.most < 0:
                 raise ValueError(f"{one.name} has a size, compute slices or limit that cannot be")
@@ -74,6 +80,15 @@ class Geometry:
                 raise ValueError(f"{one.name} has starts that are not ascending")
             if any(not 0 <= start <= self.memory_slices - one.size for start in one.starts):
                 raise ValueError(f"{one.name} has a start outside the device")
+        if self._most_at_once() > MOST_INSTANCES:
+            raise ValueError(f"more than {MOST_INSTANCES} instances at once")
+
+    def _most_at_once(self) -> int:
+        """Return how many instances there may be at once, as slices alone go: never too few."""
+        kinds = [one for one in self.profiles if one.starts]
+        most = self.memory_slices // min((one.size for one in kinds), default=1)
+        least = min((one.compute_slices for one in kinds), default=1)
+        return min(most, self.compute_slices // least) if least and kinds else most * bool(kinds)
 
     def profile(self, name: str) -> Profile | None:
         """Return the profile of that name, or None."""
