@@ -15,6 +15,7 @@ __all__ = [
     "mib_text",
     "money",
     "per_cent",
+    "permyriad",
     "seconds_text",
     "short",
     "time_text",
@@ -30,10 +31,15 @@ _GIB_HOUR_MIB_US = 1024 * 3_600 * _US
 def decimal(amount: int, one: int, digits: int) -> str:
     """Return an amount in units of ``one`` with so many digits, rounded to the nearest."""
     scale: int = 10**digits
-    rounded = (2 * abs(amount) * scale + one) // (2 * one)
+    rounded = _nearest(abs(amount) * scale, one)
     sign = "-" if amount < 0 and rounded else ""
     whole, rest = divmod(rounded, scale)
     return f"{sign}{whole:,}.{rest:0{digits}d}" if digits else f"{sign}{whole:,}"
+
+
+def _nearest(amount: int, one: int) -> int:
+    """Return how many times ``one`` an amount is, to the nearest; a half is rounded up."""
+    return (2 * amount + one) // (2 * one)
 
 
 def short(amount: int, one: int, digits: int = 3) -> str:
@@ -68,9 +74,14 @@ def money(amount: int, one: int = 1_000_000_000) -> str:
     return decimal(amount, one, 2)
 
 
+def permyriad(parts: int | None, of: int | None) -> int | None:
+    """Return parts of ``of`` in ten-thousandths, as `per_cent` tells them; None of nothing."""
+    return None if parts is None or not of else _nearest(parts * 10_000, of)
+
+
 def per_cent(parts: int | None, of: int = 10_000) -> str:
     """Return parts of ``of`` as per cent; a dash where there is nothing to be a part of."""
-    return "-" if parts is None else f"{decimal(parts * 100, of, 2)} %"
+    return "-" if parts is None or not of else f"{decimal(parts * 100, of, 2)} %"
 
 
 def duration_text(duration_us: int) -> str:

@@ -19,13 +19,14 @@ from ledger.answers.outages import outages_of
 from ledger.answers.placed import amounts_of, granting
 from ledger.answers.reasons import reason_text
 from ledger.answers.rules import ADVICE, RULES, Rule, asking_of, live_rules, up_to
-from ledger.answers.submission import asking_for, still_refused, submitted
+from ledger.answers.submission import asking_for, still_refused, submitted, unsaid
 from ledger.answers.trials import Change, runs
 from ledger.answers.waits import waits_of
 from ledger.core.line.estimate import estimate
 from ledger.core.line.schedule import examine, reason_to_wait
 from ledger.core.placing.placement import Placement
 from ledger.steps import REFUSED, steps
+from ledger.wording import listed
 from schemas.codes import CODES
 
 if TYPE_CHECKING:
@@ -195,12 +196,20 @@ def _asked_again(
     asking = None if asked is None else asking_for(state, asked, f"{request} again")
     if asking is None or asked is None:
         return ()
+    lacks = listed(unsaid(state, asked))
     if runs(state, asking) is not None:
+        if lacks:
+            return (Change("say", "requester", f"it says {lacks} itself", {}, tried=False),)
         if still_refused(state, asked, request):
             return ()
         return (Change("again", "requester", "the same request, asked again with a new id", {}),)
     start = estimate(state, asking.asker, state.now_us)
-    return tuple(changes_of(state, asking, code, start))
+    found = tuple(changes_of(state, asking, code, start))
+    if lacks:
+        # None of them alone would do: its template refuses it again.
+        also = f", and it says {lacks} itself"
+        return tuple(replace(one, text=one.text + also, tried=False) for one in found)
+    return found
 
 
 #: How long an entry of ``State.seen`` is that is no request's.

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from ledger.formats.documents import Node, NotTheFormat, plain_of, read_documents, shown
 from schemas.catalogue import TYPES
-from schemas.faults import first_fault
+from schemas.faults import first_fault, misspelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -182,7 +182,7 @@ def _record(node: Node, kind: str, about: Mapping[str, str]) -> PolicyRecord:
         data = TYPES[KINDS[kind].type, 1].model.model_validate(plain, strict=False)
     except ValidationError as error:
         place, text = first_fault(error)
-        message = text.removeprefix("Value error, ")
+        message = text.removeprefix("Value error, ") + misspelt(error)
         path = f"{kind} {'.'.join(map(str, place))}".rstrip()
         raise NotTheFormat(message, path, _line(node, place)) from None
     return policy_record(kind, data, node.line)

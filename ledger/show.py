@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.need import need_to_plain
+from ledger.core.quotas.quota import Quota
 from ledger.core.state import Device, Request, Slice, device_state, slice_state
 from ledger.explain import Ambiguous
 from ledger.steps import Step, outcome_text
@@ -67,6 +68,9 @@ _MAKES = {
     "order.issued": "order",
     "slice.present": "slice",
 }
+
+#: Of a quota: what is kept to be quick, and says nothing that its limits do not.
+_WORKED_OUT = frozenset({"governed", "budgeted", "simple", "inner", "keeps_below"})
 
 _SHORT_ENTRY = 3
 
@@ -198,7 +202,9 @@ def _things(state: State, name: str) -> Iterator[Thing]:
 
 def _plain(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a row of any table
     plain = asdict(row)
-    if isinstance(row, Request):
+    if isinstance(row, Quota):
+        plain = {name: value for name, value in plain.items() if name not in _WORKED_OUT}
+    elif isinstance(row, Request):
         plain["need"] = need_to_plain(row.need)
     elif isinstance(row, Device):
         plain["state"] = device_state(row)

@@ -20,8 +20,10 @@ from aiokafka.errors import KafkaError
 
 from ledger.log.port import LogUnavailable, Record
 from ledger.log.wakeup import wall_clock_us
+from ledger.loops import run_until
 from ledger.wire import INPUTS
 from processors.engine import Engine
+from processors.membership import check_group, watch_group
 from processors.pump import keep_time
 from processors.run import exit_status
 from processors.setup import Refused, check_topics, snapshot_store
@@ -45,13 +47,20 @@ _WITHIN_S = 0.005
 #: session time-out.
 _REQUEST_S = 30.0
 
+#: The name of Faust's assignor, under which its workers join the group.
+_ASSIGNOR = "faust"
+
+#: How long Faust may take to stop while it holds nothing, in seconds.
+_STOP_S = 3.0
+
 
 class _Feed:
     """What Faust calls, each with the same end for an error that the engine does not answer."""
 
-    def __init__(self, app: faust.App, engine: Engine) -> None:
+    def __init__(self, app: faust.App, engine: Engine, joined: asyncio.Event | None = None) -> None:
         self._app = app
         self._engine = engine
+        self._joined = joined or asyncio.Event()
         prefix = engine.settings.prefix
         self._inputs = {full_name(prefix, topic): topic for topic in INPUTS}
 
@@ -90,10 +99,12 @@ class _Feed:
 
     async def revoked(self, partitions: Iterable[Any]) -> None:
         """Finish what is under way and let go, before the group gives it to others."""
+        self._joined.clear()
         await self._guarded(self._engine.revoke({each.partition for each in partitions}))
 
     async def ready(self) -> None:
         """Load before the first record comes: Faust holds the records back until this returns."""
+        self._joined.set()
         await self._guarded(self._engine.ready())
 
     async def keep_time(self) -> None:
@@ -111,14 +122,14 @@ class _Feed:
             _end_process(error)
 
 
-def _end_process(error: Exception) -> NoReturn:
-    """End the process at once, with the status for ``error``.
+def _end_process(error: Exception | None) -> NoReturn:
+    """End the process at once, with the status for ``error``; without one, as asked.
 
     Not by raising: an exception that leaves an agent acknowledges the records it
     was raised for, and Faust's orderly stop commits them. So nothing of Faust
     may run any more. What was confirmed is in the log; the next worker reads it there.
     """
-    status = exit_status(error)
+    status = 0 if error is None else exit_status(error)
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)
@@ -137,13 +148,16 @@ def _record(message: Any) -> Record:  # noqa: ANN401 - Faust's message, with its
     )
 
 
-def build(engine: Engine, partitions: int, folder: str) -> faust.App:
+def build(
+    engine: Engine, partitions: int, folder: str, joined: asyncio.Event | None = None
+) -> faust.App:
     """Return the app that feeds ``engine``; ``folder`` is for files that Faust may want to write.
 
-    ``partitions`` is the count of both input topics.
+    ``partitions`` is the count of both input topics. ``joined`` is set while this process is a
+    member of the group with an assignment, empty or not.
     """
     settings = engine.settings
-    servers = settings.log.removeprefix("kafka://").rstrip("/").split(",")
+    servers = _servers(settings).split(",")
     app = faust.App(
         settings.prefix,
         broker=[f"kafka://{server}" for server in servers],
@@ -168,7 +182,7 @@ def build(engine: Engine, partitions: int, folder: str) -> faust.App:
         datadir=folder,
         web_enabled=False,
     )
-    feed = _Feed(app, engine)
+    feed = _Feed(app, engine, joined)
     names = [full_name(settings.prefix, topic) for topic in INPUTS]
     # Bytes, decoded by us: a fault in Faust's own decoding would acknowledge and lose the record.
     topic = app.topic(
@@ -181,6 +195,10 @@ def build(engine: Engine, partitions: int, folder: str) -> faust.App:
     )
     _connect(app, topic, feed, settings)
     return app
+
+
+def _servers(settings: Settings) -> str:
+    return settings.log.removeprefix("kafka://").rstrip("/")
 
 
 def _connect(app: faust.App, topic: Any, feed: _Feed, settings: Settings) -> None:  # noqa: ANN401
@@ -222,17 +240,44 @@ async def run(
     error of the engine ends the process.
     """
     partitions = await check_topics(log, settings)
+    about_group = (_servers(settings), settings.prefix, _ASSIGNOR)
+    await check_group(*about_group)
     engine = Engine(log, settings, snapshot_store(settings), metrics=metrics)
+    joined = asyncio.Event()
+    failure: Exception | None = None
     with tempfile.TemporaryDirectory(prefix="gpuledger-faust-") as folder:
-        app = build(engine, partitions, folder)
-        await app.start()
+        app = build(engine, partitions, folder, joined)
         try:
-            await app.wait_for_stopped(stop.wait())
-        finally:
+            # Faust's start returns only after it has joined, which may never be.
+            await run_until(stop, _serve(app, stop), watch_group(*about_group, joined.is_set))
+        except Exception as error:  # noqa: BLE001 - raised below, after all is closed
+            failure = error
+        stopped = await _stop(app, joined)
+        await engine.close()
+    if not stopped:
+        _end_process(failure)
+    if failure is not None:
+        raise failure
+    if app.crash_reason is not None:
+        raise _reason(app.crash_reason)
+
+
+async def _serve(app: faust.App, stop: asyncio.Event) -> None:
+    await app.start()
+    await app.wait_for_stopped(stop.wait())
+
+
+async def _stop(app: faust.App, joined: asyncio.Event) -> bool:
+    """Stop Faust; return False when it does not, as while the group does not let it in.
+
+    Where this process holds something it is waited for, and where it holds nothing not long.
+    """
+    try:
+        async with asyncio.timeout(None if joined.is_set() else _STOP_S):
             await app.stop()
-            await engine.close()
-        if app.crash_reason is not None:
-            raise _reason(app.crash_reason)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _reason(error: BaseException) -> BaseException:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import KafkaError
+from aiokafka.errors import InconsistentGroupProtocolError, KafkaError
 
 from ledger.log.port import LogUnavailable
 from ledger.log.wakeup import wall_clock_us
 from ledger.loops import run_until
 from processors.engine import Engine
 from processors.pump import Pumps, find_overlooked, keep_time
-from processors.setup import check_topics, snapshot_store
+from processors.setup import check_topics, mixed_group, snapshot_store
 from schemas.topics import full_name
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]
         settings = engine.settings
         self._engine = engine
         self._pumps = pumps
+        self._group = settings.prefix
         self._requests = full_name(settings.prefix, "requests")
         self._assignments = 0
         self._committed: dict[TopicPartition, int] = {}
@@ -68,11 +69,13 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]
         )
 
     async def start(self) -> None:
-        """Join the group; raise `LogUnavailable`."""
+        """Join the group; raise `LogUnavailable`, and `Refused` among workers of Faust."""
         self._consumer.subscribe([self._requests], listener=self)
         try:
             async with asyncio.timeout(_START_S):
                 await self._consumer.start()
+        except InconsistentGroupProtocolError:
+            raise mixed_group(self._group, "plain") from None
         except (KafkaError, OSError, TimeoutError) as error:
             raise LogUnavailable(f"cannot join the group: {error}") from error
 
@@ -97,11 +100,14 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]
         """Stay in the group and commit how far the requests are answered.
 
         Asking for records (there are none, all is paused) is what tells the
-        client that this member is alive, and where it raises. Raise `LogUnavailable`.
+        client that this member is alive, and where it raises. Raise `LogUnavailable`, and
+        `Refused` when workers of Faust have taken the group meanwhile.
         """
         while True:
             try:
                 await self._consumer.getmany(timeout_ms=int(_COMMIT_S * _MS))
+            except InconsistentGroupProtocolError:
+                raise mixed_group(self._group, "plain") from None
             except KafkaError as error:
                 raise LogUnavailable(f"membership of the group is lost: {error}") from error
             await self.commit()

@@ -12,11 +12,20 @@ if TYPE_CHECKING:
     from ledger.log.port import Log
     from processors.settings import Settings
 
-__all__ = ["Refused", "check_topics", "snapshot_store"]
+__all__ = ["Refused", "check_topics", "mixed_group", "snapshot_store"]
 
 
 class Refused(Exception):
     """The worker does not start, or does not go on, as things are set up; says what to change."""
+
+
+def mixed_group(group: str, runner: str) -> Refused:
+    """Return why a ``runner`` cannot join: a broker lets a group have one assignor only."""
+    return Refused(
+        f"consumer group {group} has workers of another runner, and a {runner} worker cannot join"
+        " them: start all workers of a log with the same --runner (gpuledger up is a plain one),"
+        " or end the others first; another --prefix is another log with a group of its own"
+    )
 
 
 async def check_topics(log: Log, settings: Settings) -> int:

@@ -77,7 +77,7 @@ _FINAL = (
     ("template_requires", 171, "its template wants the request to say this field itself"),
     ("template_forbids", 172, "its template does not let a request go so far"),
     ("pool_refuses", 147, "the pool is not for the tenant, or not for the delivery mode"),
-    ("same_person", 146, "who asked for a quota may not approve it"),
+    ("same_person", 146, "who asked for a quota may not answer it: another person does"),
     ("wrong_node", 141, "the record is not from the node concerned"),
     ("wrong_agent", 142, "another agent already speaks for this node"),
     ("stale_incarnation", 143, "the node has restarted since"),

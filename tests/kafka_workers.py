@@ -48,8 +48,8 @@ class Scene:
         self._path = path
         self.workers: list[Worker] = []
 
-    def worker(self) -> Worker:
-        """Start a worker."""
+    def worker(self, runner: str | None = None) -> Worker:
+        """Start a worker, of another runner where one is named."""
         name = f"w{len(self.workers)}"
         env = {
             "GPULEDGER_LOG": f"kafka://{self.bootstrap}",
@@ -61,7 +61,7 @@ class Scene:
             # Its nodes never beat: on a slow machine they would fall silent in the middle.
             "GPULEDGER_HEARTBEAT_LIMIT_S": "3600",
         }
-        made = Worker(self.runner, env, self._path / f"{name}.log")
+        made = Worker(runner or self.runner, env, self._path / f"{name}.log")
         self.workers.append(made)
         made.start()
         return made
@@ -188,6 +188,19 @@ async def committed(found: Scene, where: tuple[str, int]) -> int | None:
         return offset
     finally:
         await consumer.stop()
+
+
+async def refuses_another_runner(runner: str, kafka: str, prefix: str, path: Path) -> None:
+    """A group of another runner's workers is not joined: the worker says so and ends with 2."""
+    other = {"faust": "plain", "plain": "faust"}[runner]
+    async with scene(runner, kafka, prefix, path) as found:
+        first = found.worker(other)
+        await until(lambda: "partition claimed" in first.output(), found.site)
+        second = found.worker()
+        assert 2 == await asyncio.to_thread(second.running.wait, 30)
+        assert f"consumer group {prefix} has workers of another runner" in second.output()
+        assert "same --runner" in second.output()
+        assert first.running.poll() is None
 
 
 async def takes_offsets_for_nothing(runner: str, kafka: str, prefix: str, path: Path) -> None:

@@ -32,7 +32,7 @@ async def windows_of(
     """Return what is gathered of windows; of none, of the whole log."""
     edges = await edges_of(log, prefix)
     assert edges is not None
-    whole = [(Window(edges.first_us, edges.last_us + 1), edges.last_us)]
+    whole = [(Window(edges.first_us, edges.end_us + 1), edges.last_us)]
     wanted = [(one, one.end_us) for one in windows] or whole
     found = [Trial(window, "UTC", until_us) for window, until_us in wanted]
     folds = await gather(log, prefix, found, max(until_us for _, until_us in wanted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sqlite3
@@ -21,9 +22,11 @@ from typer.testing import CliRunner
 
 from ledger.cli import _ALONE, _made, app, common
 from ledger.cli.questions import _waiting
+from ledger.cli.requests import next_step
 from ledger.log.port import Entry
 from ledger.log.sqlite import SqliteLog
 from ledger.testing import CoreDriver, device
+from schemas.messages import Reply
 from tests.ledgers import PREFIX, Site
 
 if TYPE_CHECKING:
@@ -183,7 +186,60 @@ def test_a_second_start_keeps_what_was_set(cli: Cli) -> None:
             "submit", "--tenant", "demo", "--queue", "default", "--gpus", "2", status=1
         )
         assert refused["code"] == "exceeds_quota"
+        nowhere = cli("submit", "--tenant", "demo")
+        assert "compared queue none named" in nowhere.stdout
+        assert "Name one with --queue" in nowhere.stderr
     assert cli.json("verify")["ok"]
+
+
+def test_a_second_site_on_one_file_leaves_the_first_alone(cli: Cli) -> None:
+    """It says who serves the file and what to do, and the first goes on answering."""
+    with cli.running("up", "--json") as site:
+        assert site.stdout is not None
+        site.stdout.readline()
+        second = cli("up")
+        assert second.returncode == 1
+        assert f"(process {site.pid})" in second.stderr
+        assert "Traceback" not in second.stderr
+        granted = cli.json("submit", "--tenant", "demo", "--queue", "default", "--wait")
+        assert granted["answer"] == "granted"
+    assert cli.json("verify")["counts"]["claims"] == 1
+
+
+def test_a_site_that_a_worker_takes_over_says_so_in_a_line(cli: Cli, tmp_path: Path) -> None:
+    """It ends with a status that is not 0, and where the other's claim stands."""
+    with (tmp_path / "said").open("w") as stderr:
+        site = subprocess.Popen(
+            [*COMMAND, "up"],
+            cwd=tmp_path, env=cli.environment, stdout=subprocess.PIPE, stderr=stderr, text=True,
+        )  # fmt: skip
+    assert site.stdout is not None
+    worker = None
+    try:
+        site.stdout.readline()
+        asked = ["submit", "--tenant", "demo", "--queue", "default"]
+        assert cli.json(*asked, "--wait")["answer"] == "granted"
+        with (tmp_path / "worker").open("w") as stderr:
+            worker = subprocess.Popen(
+                [*COMMAND, "worker"], cwd=tmp_path, env=cli.environment, stderr=stderr
+            )
+        deadline = time.monotonic() + 60
+        while "partition claimed" not in (tmp_path / "worker").read_text():
+            assert time.monotonic() < deadline, "the worker never took it over"
+            time.sleep(0.05)
+        # It is when it writes that the first learns of the other.
+        assert cli.json(*asked, "--wait")["answer"] == "granted"
+        assert site.wait(60) == 1
+        said = (tmp_path / "said").read_text()
+        assert "another worker has taken this log over" in said
+        assert "/0: another writer is there, since " in said
+        assert "Traceback" not in said
+    finally:
+        for process in (site, worker):
+            if process is not None:
+                process.kill()
+                process.wait()
+        site.stdout.close()
 
 
 def test_fleet_and_faults_from_files(cli: Cli, tmp_path: Path) -> None:
@@ -380,6 +436,10 @@ def test_reading_what_was_recorded(filled: Cli) -> None:
     assert "events/0@" in why.stdout
     record = filled.json("show", "events/0@5")
     assert record["verdict"] == "effective"
+    tenant = filled("show", "t").stdout
+    assert re.search(r"limits +gpu nominal [\d.,]+ GPUs\n", tenant), tenant
+    assert re.search(r"used lately +[\d.,]+ GPU-hours\n", tenant), tenant
+    assert "keeps below" not in tenant, "what is worked out to be quick tells nobody anything"
     device = filled("show", "GPU-0").stdout
     assert "lease /team/a#a/1 was granted" in device
     before = filled.json("state", "--at", "events/0@3")
@@ -564,3 +624,11 @@ def test_who_waits_is_counted_as_the_line_has_it() -> None:
     assert sum(count for *_, count in lines) == holders.total() == queues.total()
     for name, count in holders.items():
         assert count == sum(waiting for holder, _, waiting in lines if holder == name)
+
+
+def test_why_is_named_where_it_has_more_to_tell() -> None:
+    """Of a request that was refused; of an act on one it would repeat the same words."""
+    plain = {"request": "/x#a", "input": "/x#b", "final": True, "code": "ended"}
+    for answer, told in (("rejected", True), ("refused", False)):
+        reply = Reply.model_validate({**plain, "answer": answer})
+        assert told == ("gpuledger why '/x#a' tells more" in next_step(reply)), answer

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ledger.cli.asked import Asked, Terms, request_in, request_of
 from ledger.cli.common import Usage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Options -> the fields of the ask that they set.
 ASKS: dict[str, tuple[Asked, Terms, dict[str, Any]]] = {
@@ -98,6 +96,7 @@ def test_what_it_runs_and_uses() -> None:
 WRONG: dict[str, tuple[Asked, Terms, str]] = {
     "two modes": (Asked(vgpu="x", share=1), Terms(), "two ways to ask"),
     "gpus of a vGPU": (Asked(vgpu="x", gpus=1), Terms(), "leave out --vgpu"),
+    "more than a node has": (Asked(gpus=64), Terms(), "--gpus 8 --nodes 8"),
     "count of a share": (Asked(share=1, count=2), Terms(), "goes with --mig"),
     "a licence without count": (Asked(tenant="t"), Terms(licence=["cad"]), "--licence takes"),
     "no number": (Asked(tenant="t"), Terms(licence=["cad=two"]), "whole number"),
@@ -109,6 +108,16 @@ def test_what_does_not_go_together(asked: Asked, terms: Terms, says: str) -> Non
     """It is said which options."""
     with pytest.raises(Usage, match=re.escape(says)):
         request_of(asked, terms, "r1", None)
+
+
+def test_what_stands_beside_a_file_is_named_as_it_is_typed() -> None:
+    """By the option, whatever the request's own field is called."""
+    beside = {"--max-wait": Asked(max_wait_s=5), "--type": Asked(kind="x"), "--gpus": Asked(gpus=1)}
+    for option, asked in beside.items():
+        with pytest.raises(Usage, match=rf"leave out {option}$"):
+            request_of(asked, Terms(), "r1", Path("request.json"))
+    with pytest.raises(Usage, match=r"leave out --spread$"):
+        request_of(Asked(), Terms(spread="node"), "r1", Path("request.json"))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Each test has a node of its own with one device, found by its model.
 MODELS = (
     "normal", "failing", "terminated", "killed", "evicted", "requeued", "waiting", "renewed",
-    "ended", "orphaned", "child", "missing", "granted",
+    "ended", "orphaned", "child", "missing", "granted", "late",
 )  # fmt: skip
 
 FLEET = 'cell = "main"\n' + "".join(
@@ -291,11 +291,28 @@ def test_a_wait_says_why_and_ends_with_a_signal(site: Runs) -> None:
     assert not site.left
 
 
+def test_a_wait_for_the_grant_that_is_too_short_says_how_it_stands(site: Runs) -> None:
+    """It was decided and stays in line: why, and how to wait on without asking twice."""
+    asked = ["submit", "--tenant", "demo", "--queue", "default", "--model", "late", "--wait"]
+    held = site.json(*asked, "--id", "late-1", "--max-run-s", "3000", "--expected-run-s", "3000")
+    late = site(*asked, "--id", "late-2", "--timeout-s", "2")
+    assert late.returncode == 3
+    assert late.stdout.startswith("queued    /cli/tester#late-2  no_capacity")
+    assert "stays in line" in late.stderr
+    assert "waiting: no_capacity: needs 1 on one node" in late.stderr
+    assert "with --id late-2" in late.stderr
+    assert "is a worker running" not in late.stderr
+    assert "released" == site.json("release", held["lease"])["answer"]
+    assert "granted" == site.json(*asked, "--id", "late-2")["answer"]
+    assert site("cancel", "late-2").returncode == 0
+
+
 def test_a_refusal_starts_nothing(site: Runs) -> None:
     """Exit 1 with the reason, when the ledger says no and when the devices are elsewhere."""
     refused = site.run("normal", "--id", "refused", "--gpus", "16", sh="echo never")
     assert (1, "") == (refused.returncode, refused.stdout)
     assert "gpuledger why" in refused.stderr
+    assert "exceeds_quota: compared asked 16 GPUs" in refused.stderr
     elsewhere = site.run("granted", "--node", "other", "--id", "elsewhere", sh="echo never")
     assert (1, "") == (elsewhere.returncode, elsewhere.stdout)
     assert "is for n-granted, and this is other; it was given back" in elsewhere.stderr

@@ -17,6 +17,7 @@ from collectors.simulation.demo import NotADemo
 from collectors.simulation.report import hours
 from collectors.simulation.traces import Job, read_helios
 from ledger.core.invariants import check
+from ledger.log import topics
 from ledger.log.sqlite import SqliteLog
 from ledger.reading import fold_log
 from tests.demo_support import TRACE, US, Run, leases, run, run_whole
@@ -234,6 +235,13 @@ def test_a_ledger_of_a_demonstration_is_replaced(tmp_path: Path) -> None:
     asyncio.run(real())
     with pytest.raises(NotADemo, match=r"real\.sqlite"):
         run(tmp_path / "real.sqlite", jobs=1)
+
+    async def interrupted() -> None:
+        async with SqliteLog(tmp_path / "empty.sqlite") as log:
+            await topics.apply(log, "gpuledger", 1)
+
+    asyncio.run(interrupted())
+    assert "replacing the ledger" in run(tmp_path / "empty.sqlite", jobs=1).notes
 
 
 def test_openb(tmp_path: Path) -> None:

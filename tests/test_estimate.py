@@ -82,6 +82,21 @@ def test_without_an_end_nothing_is_assumed() -> None:
     )  # fmt: skip
 
 
+def test_an_end_that_would_not_help_is_not_waited_for() -> None:
+    """No node has so many devices: that a lease has no end is not why no time is known."""
+    cell = site(2, 4)
+    ask(cell, "for-ever", 1)
+    ask(cell, "wants", 8)
+    found = there(explain(cell, "wants").estimate)
+    assert (None, "no_supply", ()) == (found.start_us, found.basis, found.leases)
+    # Behind another who has no end either, it is those ends that are not known.
+    ask(cell, "all", 4)
+    ask(cell, "ahead", 4)
+    ask(cell, "behind", 4)
+    found = there(explain(cell, "behind").estimate)
+    assert (None, "open_end") == (found.start_us, found.basis)
+
+
 def test_those_ahead_go_first_and_give_back() -> None:
     """A line of three behind one device: each starts when the runs before it have passed."""
     cell = site(1, 1)

@@ -169,6 +169,8 @@ def test_a12_a_link_is_recorded_and_the_ledger_takes_it(log: Path, tmp_path: Pat
         link.p99_us, link.bandwidth_mbps, link.tool, link.version
     )  # fmt: skip
     assert 60_000_000 == link.valid_until_us - link.measured_us
+    # What 'record' has printed can be shown; it is the same evidence by its own name.
+    assert link.id == run(log, "show", row["evidence"])[1][0]["evidence"]
     assert 2 == row["p50_us"]
 
     plain = {"tool": "gpuledger-probe", "version": "1", "p50_us": 40, "p99_us": 90}

@@ -13,6 +13,7 @@ from ledger.core.fold import Fold
 from ledger.explain import why
 from ledger.testing import CoreDriver, device, mig_slice
 from tests.answers import GANG, OPERATOR, ask, explain, history, quota, site, there, told
+from tests.test_partition import carry_out, cell_with, h100, piece
 
 HOUR = 3_600_000_000
 
@@ -338,6 +339,22 @@ def test_why_this_device() -> None:
     assert ("best-fit", "main") == (placed.rule, placed.numbers["pool"])
 
 
+def test_a_slice_that_was_made_for_a_request_was_free_to_it() -> None:
+    """Its node had room, and has what it had but for that slice."""
+    cell = cell_with(h100("GPU-a", piece("1g.10gb", 0)))
+    cell.submit("mine", {"mode": "mig", "profile": "3g.40gb"})
+    carry_out(cell)
+    seen, granted = granting(history(cell), cell.key("mine")) or (None, None)
+    assert seen is not None
+    assert granted is not None
+    fold = Fold()
+    for offset in range(seen.record.offset):
+        fold.apply(offset, cell.records[offset])
+    placed = placed_by_record(fold.cells["c"], seen, granted)
+    assert [("n1", 1, 0)] == [(one.node, one.free_before, one.free_after) for one in placed.chosen]
+    assert 1 == placed.nodes_with_room
+
+
 def test_m8_requested_reserved_and_delivered_are_three_numbers() -> None:
     """More memory than was asked for is given: what is lost to that is to be seen."""
     cell = site(1, 1)
@@ -419,7 +436,24 @@ def test_a_request_that_would_be_refused_again_is_not_told_to_wait() -> None:
     cell.answer_all_orders()
     assert "template_requires" == ask(cell, "bare")
     found = explain(cell, "bare")
-    assert ((), "say it in the request") == (found.changes, found.advice)
+    assert ["it says checkpoint itself"] == told(found, "say")
+    assert "template d wants the request to say itself: checkpoint" == found.reason
+    assert ["say"] == [one.kind for one in found.changes]
+
+
+def test_a_change_that_a_template_would_refuse_again_names_all_that_is_missing() -> None:
+    """Another model alone would be refused for what the request does not say, again and again."""
+    cell = site(1, 1)
+    wants = {"required": ["max_run_s", "checkpoint"], "default": True}
+    plain = {"template": "d", "task_type": "training", **wants, **OPERATOR}
+    assert "applied" == cell.feed("template.apply", plain, source="/operator").code
+    asked = {"mode": "whole", "models": ["B200"]}
+    assert "template_requires" == cell.submit("bare", asked).code
+    (change,) = explain(cell, "bare").changes
+    said = "model H100 instead, and it says max_run_s, checkpoint itself"
+    assert (said, False) == (change.text, change.tried)
+    whole: dict[str, Any] = {"max_run_s": 60, "checkpoint": "s3://x"}
+    assert "granted" == cell.submit("said", {"mode": "whole"}, **whole).code
 
 
 def test_an_operators_record_that_was_refused_has_no_rules_of_requests() -> None:

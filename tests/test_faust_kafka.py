@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import kafka_workers
-from tests.processor_support import Worker
+from tests.processor_support import Worker, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,6 +25,7 @@ RUNNER = "faust"
     [
         kafka_workers.end_to_end,
         kafka_workers.refuses_topics,
+        kafka_workers.refuses_another_runner,
         kafka_workers.stops_at_damage,
         kafka_workers.takes_offsets_for_nothing,
         kafka_workers.survives_garbage,
@@ -34,6 +37,19 @@ async def test_faust(
 ) -> None:
     """The Faust worker does what every worker must."""
     await case(RUNNER, kafka, kafka_prefix, tmp_path)
+
+
+async def test_ended_while_it_cannot_join(kafka: str, kafka_prefix: str, tmp_path: Path) -> None:
+    """A worker that the group has not let in yet ends when it is asked to, within seconds."""
+    async with kafka_workers.scene(RUNNER, kafka, kafka_prefix, tmp_path) as found:
+        first = found.worker()
+        await until(lambda: "partition claimed" in first.output(), found.site)
+        # A member that is stopped answers no rebalance: the group lets nobody in.
+        first.signal(signal.SIGSTOP)
+        second = found.worker()
+        await until(lambda: "worker starts" in second.output(), found.site)
+        await asyncio.sleep(1.5)
+        assert 0 == await asyncio.to_thread(second.stop, 10.0)
 
 
 def test_no_broker(tmp_path: Path, unused_tcp_port: int) -> None:

@@ -34,6 +34,14 @@ def test_what_makes_no_fleet(arguments: list[str], told: str) -> None:
     assert (2, True) == (done.exit_code, told in done.stderr), done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["fleet"], ["cancel", "x"], ["release", "x/1"]])
+def test_a_log_that_is_not_there_is_not_made(tmp_path: Path, arguments: list[str]) -> None:
+    """A name that was mistyped leaves no file behind, whatever would be written."""
+    done = CliRunner().invoke(app, [*arguments, "--log", f"sqlite:{tmp_path / 'typo.sqlite'}"])
+    assert (3, []) == (done.exit_code, list(tmp_path.iterdir()))
+    assert "there is no log" in done.stderr
+
+
 @pytest.mark.slow
 def test_machines_of_two_kinds_on_one_file(tmp_path: Path) -> None:
     """Machine by machine in turn; they end in good order when they are told to."""

@@ -29,7 +29,7 @@ def test_it_is_durable_and_one_agents_alone(tmp_path: Path) -> None:
 
     assert [("wal",)] == mine.rows("PRAGMA journal_mode")
     assert [(2,)] == mine.rows("PRAGMA synchronous")
-    with pytest.raises(JournalBusy, match="locked"):
+    with pytest.raises(JournalBusy, match=r"another agent has it open \(database is locked"):
         Journal(path, Time().clock)
 
     mine.close()

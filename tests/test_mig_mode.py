@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from collectors.fake_nvml.faults import Fault
 from collectors.fake_nvml.gpu import Process as OnGpu
 from collectors.nvml.codes import Code
 from collectors.said import agent_source
+from ledger.cli.requests import _text
 from ledger.core.outbox import open_orders
 from ledger.testing import CoreDriver, device, mig_slice
+from schemas.messages import Reply
 from tests.node_support import Rig, library
 from tests.test_cli import Cli
 
@@ -86,6 +89,17 @@ async def test_c09_a_mode_that_waits_for_a_reboot_is_answered_and_pending() -> N
     await rig.settle(1)
     assert rig.cell.state.devices[rig.node.gpus[0].uuid].mig_enabled
     assert "unchanged" == ask(rig)
+
+
+async def test_a_board_without_mig_says_so() -> None:
+    """The order ends with a reason of its own, and not as a device that cannot be read."""
+    rig = Rig(("T4",), mig=False)
+    await rig.start()
+    put(rig, "draining")
+    assert "applied" == ask(rig)
+    await rig.settle(1)
+    failed = rig.last("order.failed")
+    assert ("no-mig", "Tesla T4") == (failed["reason"], failed["evidence"]["model"])
 
 
 @pytest.mark.parametrize("how", ["crash before", "crash after", "refused by the driver"])
@@ -227,9 +241,31 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     cli = Cli(f"sqlite:{tmp_path / 'log.sqlite'}", tmp_path)
     why = ("--reason", "test", "--author", "op")
     with cli.running("up", "--json"):
-        uuid, one = next(iter(cli.json("state")["devices"].items()))
-        now, other = ("on", "off") if one["mig_enabled"] else ("off", "on")
+        devices = cli.json("state")["devices"].items()
+        uuid, one = next((uuid, one) for uuid, one in devices if not one["mig_enabled"])
+        now, other = "off", "on"
         told = cli.json("node", "mig-mode", uuid, other, *why, status=1)
         assert "not_drained" == told["code"]
+        node = one["node"]
+        refused = cli("node", "mig-mode", uuid, other, *why)
+        assert f"gpuledger node set {node} draining" in refused.stderr
         assert "unchanged" == cli.json("node", "mig-mode", uuid, now, *why)["code"]
+        assert 0 == cli("node", "set", node, "draining", *why).returncode
+        ended = cli("node", "mig-mode", uuid, other, "--json", *why)
+        answer, order = map(orjson.loads, ended.stdout.splitlines())
+        # A node that is only described cannot: the command says so, and not just that it asked.
+        assert (1, "applied", "failed") == (ended.returncode, answer["answer"], order["ended"])
+        assert answer["numbers"]["order"] == order["order"]
+        assert "the node could not do it: the MIG mode" in ended.stderr
     assert 2 == cli("node", "mig-mode", uuid, "maybe", *why).returncode
+
+
+def test_what_is_ordered_is_named_and_not_compared() -> None:
+    """The answer that an order was made names it for itself: no number was compared."""
+    reply = Reply(
+        request="/x#a", input="/x#b", answer="applied", final=True, code="applied",
+        numbers={"order": "main-o18"},
+    )  # fmt: skip
+    told = _text(reply)
+    assert "order    main-o18" in told
+    assert "compared" not in told

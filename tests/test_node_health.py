@@ -260,6 +260,18 @@ async def test_c01_a_lost_gpu_takes_its_leases_and_names_the_xid() -> None:
     check(rig.cell.state)
 
 
+async def test_c01_a_gpu_that_is_listed_and_lost_is_gone() -> None:
+    """As many are listed as were: the number tells nothing, and is not told."""
+    rig = rig_of("L40S", "L40S")
+    await rig.start()
+    unit = rig.node.gpus[0].uuid
+    rig.node.faults = [Fault("nvmlDeviceGetTotalEccErrors", Code.GPU_IS_LOST, gpu=unit)]
+    await rig.settle(15)
+    gone = rig.last("device.health")
+    told = "gpu-is-lost: one of 2 devices that are listed, and it cannot be read"
+    assert ("gone", told) == (gone["health"], gone["reason"])
+
+
 async def test_c01_a_gpu_that_is_no_longer_counted_is_gone() -> None:
     """No XID, no error, and one device less: the number before and after is told."""
     rig = rig_of("L40S", "L40S")

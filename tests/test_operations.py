@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from html.parser import HTMLParser
 from random import Random
@@ -12,16 +13,18 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from ledger.amounts import permyriad
 from ledger.billing.prices import read_prices
 from ledger.cli import app
 from ledger.log.kafka import KafkaLog
+from ledger.log.port import Record, TopicState
 from ledger.log.sqlite import SqliteLog
 from ledger.metering.calendar import zone_of
 from ledger.metering.rows import GPU_HOUR_MILLI_US
 from ledger.operations.capacity import capacity_report
 from ledger.operations.causes import CAUSES, FREE, KINDS, USED
 from ledger.operations.demand import LEAST_US, Demand, advise
-from ledger.operations.measure import Window
+from ledger.operations.measure import Metric, Window
 from ledger.operations.ops import ops_report
 from ledger.operations.page import report_page
 from ledger.operations.weekly import days_before, weekly_report
@@ -174,8 +177,69 @@ def test_a_made_log_has_the_figures_that_were_made() -> None:
     assert (2 * 2 * (last - there) * nanos + HOUR) // (2 * HOUR) == sum(money.values())
     tenants = found.tenant_money()
     assert tenants is not None
-    held = wanted["starting"] + wanted[USED] + wanted["idle-held"]
-    assert abs(tenants["t"] * HOUR - held * nanos) <= HOUR // 2
+    worked = wanted["starting"] + wanted[USED]
+    assert abs(tenants["t"] * HOUR - worked * nanos) <= HOUR // 2
+
+
+@pytest.mark.parametrize("policy", ["pool", "idle-held"])
+def test_a_tenants_money_is_what_its_bill_says(site: str, tmp_path: Path, policy: str) -> None:
+    """By the same policy, but for what is rounded to seconds; idle-held time is dearer."""
+    path = tmp_path / "prices.json"
+    path.write_bytes(book(price("gpu", "GPU-Hours", 3_600 * 10**9)))
+    options = ["--policy", policy, "--prices", str(path), "--json"]
+    report = orjson.loads(call(site, "ops", *options))
+    bill = ["--log", site, "bill", "--period", "1970-01", *options]
+    payers = orjson.loads(CliRunner().invoke(app, bill, catch_exceptions=False).stdout)["payers"]
+    (billed,) = (float(one["contracted_cost"]) for one in payers if one["payer"] == "t")
+    (section,) = (one for one in report["sections"] if one["name"] == "tenants")
+    (row,) = (one for one in section["rows"] if one["tenant"] == "t")
+    assert policy == report["policy"]
+    assert abs(row["money"] / 10**9 - billed) <= 2
+    assert (policy == "idle-held") == (row["charged"] == row["allocated"])
+
+
+def test_the_whole_log_has_its_first_records_in_it(tmp_path: Path) -> None:
+    """Also where they came in before the claim was appended; and so has a log cut there."""
+    values = made_log().records
+    late_us = orjson.loads(values[-1])["time_us"]
+    path = tmp_path / "log.sqlite"
+
+    async def write() -> None:
+        async with SqliteLog(path) as log:
+            topic = f"{PREFIX}.events"
+            await log.create_topics({topic: TopicState(1, 1)})
+            await log.restore(
+                topic,
+                0,
+                [Record(topic, 0, at, late_us, b"c", one) for at, one in enumerate(values)],
+            )
+
+    asyncio.run(write())
+    for cut, records in (([], len(values)), (["--log-at", "2"], 3)):
+        report = orjson.loads(call(f"sqlite:{path}", "ops", "--json", *cut))
+        assert records == metric_of(report, "records")["numerator"]
+        assert records - 1 == metric_of(report, "records.effective")["numerator"]
+        assert report["from_us"] < report["to_us"]
+
+
+def metric_of(report: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a figure of a report in JSON."""
+    sections = (section.get("metrics", ()) for section in report["sections"])
+    (found,) = (one for metrics in sections for one in metrics if one["name"] == name)
+    return dict(found)
+
+
+def test_a_share_is_the_same_wherever_it_is_told(site: str) -> None:
+    """Rounded half up: four of seventeen are 23.53 %; meter and ops have the same text."""
+    four = Metric("x", "x", "x", 4, denominator=17, of="x")
+    assert (2353, "23.53 %") == (four.permyriad, four.cells()[2])
+    assert (1, 0, None) == (permyriad(1, 20_000), permyriad(1, 20_001), permyriad(1, 0))
+    busy = ["--log", site, "meter"]
+    (line,) = (
+        one for one in CliRunner().invoke(app, busy).stdout.splitlines() if "bought" in one[:6]
+    )
+    (told,) = (one for one in call(site, "ops").splitlines() if "busy of bought" in one)
+    assert re.findall(r"[\d.]+ %", line)[1] == re.findall(r"[\d.]+ %", told)[0]
 
 
 def test_money_follows_a_price_that_changes() -> None:

@@ -692,3 +692,25 @@ def test_a_policy_that_changes_is_in_force_at_once() -> None:
     ask(cell, "r1", "3g.40gb")
     cell.pool(partition="create")
     assert "reserved" == cell.state.requests[cell.key("r1")].state
+
+
+def test_why_names_the_policy_that_would_make_the_slices() -> None:
+    """The pool makes none, its devices have room: that is the operator's remedy, and it works."""
+    broken = h100("GPU-broken") | {"health": "unhealthy"}
+    cell = cell_with(h100("GPU-a", piece("1g.10gb", 0)), broken, policy="never")
+    assert "queued" == ask(cell, "two", "1g.10gb", 2)
+    assert "queued" == ask(cell, "all", "7g.80gb")
+    told = {}
+    for name in ("two", "all"):
+        found = why(cell.state, (), cell.key(name))
+        assert found is not None
+        told[name] = [one for one in found.changes if one.kind == "partition"]
+        # Nothing of what is asked stands on the broken one, or could.
+        assert () == found.out_of_use
+    (one,) = told["two"]
+    assert ("operator", 6, "create") == (one.who, one.numbers["room"], one.numbers["partition"])
+    assert "gpuledger pool apply main --partition create" in one.text
+    (other,) = told["all"]
+    assert "relayout" == other.numbers["partition"], "the idle slice has to go"
+    cell.pool(partition="relayout")
+    assert cell.key("two") in {order.request for order in cell.state.orders.values()}

@@ -23,6 +23,7 @@ RUNNER = "plain"
     [
         kafka_workers.end_to_end,
         kafka_workers.refuses_topics,
+        kafka_workers.refuses_another_runner,
         kafka_workers.stops_at_damage,
         kafka_workers.takes_offsets_for_nothing,
         kafka_workers.survives_garbage,

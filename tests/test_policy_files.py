@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledger.dry_run import OverQuota, Rehearsal, Start, rehearse
+from ledger.cli.policy_apply import _record_lines
+from ledger.dry_run import OverQuota, Rehearsal, Start, Tried, rehearse
 from ledger.formats.documents import NotTheFormat
 from ledger.log.sqlite import SqliteLog
 from ledger.policy_files import PolicyRecord, read_policy, read_site
@@ -87,6 +88,12 @@ def test_who_and_why_nearest_first() -> None:
 WRONG: dict[str, tuple[str, str, int, str]] = {
     "an unknown field": ("quota", f"{ONE}colour: red\n", 3, "colour: Extra inputs"),
     "a missing field": ("quota", "\ntenant: t\n", 2, "nominal_gpu_milli: Field required"),
+    "a misspelt field": (
+        "quota",
+        "tenant: t\nnominal_gpu_mili: 5\n",
+        1,
+        "nominal_gpu_milli: Field required; there is no field 'nominal_gpu_mili'",
+    ),
     "a wrong number": ("quota", "tenant: t\nnominal_gpu_milli: many\n", 2, "valid integer"),
     "another kind": ("pool", "queues:\n  - queue: q\n", 2, "gpuledger apply takes all kinds"),
     "an unknown section": ("pool", "pools: []\ncolours: []\n", 2, "'colours' is no part"),
@@ -442,6 +449,13 @@ def test_wrong_use_of_files(cli: Cli, arguments: list[str], says: str) -> None:
 
     assert (2, "") == (done.returncode, done.stdout)
     assert says in done.stderr
+
+
+def test_a_time_is_named_without_the_unit_that_it_is_not_told_in() -> None:
+    """What is kept in microseconds is told in seconds, and its name says neither."""
+    (record,) = read_policy(ONE, "quota", ABOUT)
+    tried = Tried(record, "applied", {}, {"half_life_us": [None, 604_800_000_000]})
+    assert ["half_life", "604,800", "s"] == _record_lines(tried)[1].split()
 
 
 async def test_flags_say_what_a_file_says(filled: Cli) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledger.cli.common import Session
-from ledger.cli.run import _explainer
+from ledger.cli.waiting import explainer
 from ledger.log.memory import MemoryLog
 from schemas.topics import full_name
 from tests.ledgers import PREFIX, Site
@@ -48,7 +48,7 @@ async def test_each_look_reads_what_is_new_and_no_more() -> None:
     await site.start(gpus=4)
     await site.submit("first", 3)
     waits = await site.submit("second", 4)
-    explain = _explainer(SESSION, log, "c", waits)
+    explain = explainer(SESSION, log, "c", waits)
     happens: dict[str, Callable[[], Awaitable[object]]] = {
         "nothing": lambda: log.end(EVENTS, 0),
         "a device falls sick": lambda: _health(site, "unhealthy"),
@@ -64,7 +64,7 @@ async def test_each_look_reads_what_is_new_and_no_more() -> None:
         log.offsets.clear()
         said[name] = await explain()
         assert list(range(seen, seen := await log.end(EVENTS, 0))) == log.offsets, name
-        assert await _explainer(SESSION, log, "c", waits)() == said[name], name
+        assert await explainer(SESSION, log, "c", waits)() == said[name], name
     assert len(happens) == len(set(said.values())), "each of it is another reason"
     assert "GPU-3: unhealthy since" in said["a device falls sick"]
     assert "place 2 of 2" in said["another is before it"]

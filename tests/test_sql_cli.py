@@ -123,6 +123,8 @@ def test_every_id_that_a_report_takes_is_looked_for(run: Any) -> None:
     assert options == _TIMES | _IDS.keys()
     early = run("report", "who-held", "--at", "1999-01-01T00:00:00Z", "--device", "GPU-0")
     assert (0, 1) == (early.exit_code, len(early.stdout.splitlines()))
+    assert "nothing was there at 1999-01-01T00:00:00+00:00: the first" in early.stderr
+    assert "" == run("report", "who-held", "--at", "2999-01-01T00:00:00Z").stderr
 
 
 def test_u5_what_cannot_be_put_on_record_is_not_shown(

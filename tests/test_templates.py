@@ -123,22 +123,22 @@ def test_without_templates_nothing_changes(cell: CoreDriver) -> None:
 
 
 REQUIRED = {
-    "nothing said": ({}, "max_run_s"),
-    "the first only": ({"max_run_s": 60}, "checkpoint"),
-    "an empty text": ({"max_run_s": 60, "checkpoint": ""}, "checkpoint"),
-    "said to be none": ({"max_run_s": None, "checkpoint": "s3://x"}, "max_run_s"),
+    "nothing said": ({}, {"field": "max_run_s", "also": "checkpoint"}),
+    "the first only": ({"max_run_s": 60}, {"field": "checkpoint"}),
+    "an empty text": ({"max_run_s": 60, "checkpoint": ""}, {"field": "checkpoint"}),
+    "said to be none": ({"max_run_s": None, "checkpoint": "s3://x"}, {"field": "max_run_s"}),
 }
 
 
-@pytest.mark.parametrize(("said", "field"), REQUIRED.values(), ids=REQUIRED.keys())
+@pytest.mark.parametrize(("said", "named"), REQUIRED.values(), ids=REQUIRED.keys())
 def test_training_states_run_time_and_checkpoint(
-    cell: CoreDriver, said: dict[str, Any], field: str
+    cell: CoreDriver, said: dict[str, Any], named: dict[str, str]
 ) -> None:
-    """The first field that is missing is named; a queue's own limit does not stand for it."""
+    """All that is missing is named at once; a queue's own limit does not stand for it."""
     apply(cell, "train", "training", default=True, required=["max_run_s", "checkpoint"])
     refused = ask(cell, "r1", queue="night", **said)
 
-    assert ("template_requires", {"template": "train", "field": field}) == refusal(refused)
+    assert ("template_requires", {"template": "train", **named}) == refusal(refused)
     event = ask(cell, "r2", queue="night", max_run_s=60, checkpoint="s3://ckpt/7")
     assert "s3://ckpt/7" == event["checkpoint"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledger.cli.meter import _groups
 from ledger.log.memory import MemoryLog
 from ledger.log.port import Entry
 from ledger.log.topics import apply
@@ -123,5 +124,7 @@ async def test_a_slice_counts_as_the_part_of_a_device_that_it_is() -> None:
     assert 143 * 100 * S == delivered
     assert 143 * 10 * S // 2 == total.used_milli_us
     assert 10 * S == total.measured_us
+    line = _groups(report, total).splitlines()[-1]
+    assert line.endswith("0.000  10.00 %"), "little is known of what was used, and that is said"
     assert 100 * S == total.held_us
     assert {"requested_milli_us", "reserved_milli_us", "used_milli_us"} <= total.plain().keys()

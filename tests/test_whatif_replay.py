@@ -17,18 +17,21 @@ from ledger.counterfactual.changes import AddedNodes, Changes
 from ledger.counterfactual.compare import compared
 from ledger.counterfactual.peaks import read_peaks
 from ledger.counterfactual.replay import NoCell, NoNode, Options
+from ledger.counterfactual.sums import Sums
 from ledger.counterfactual.world import Refused
 from ledger.log.memory import MemoryLog
 from ledger.log.port import TopicState
 from ledger.metering.policy import POLICIES
 from ledger.testing import CoreDriver, device
 from ledger.wire import input_entry
+from schemas.catalogue import TYPES
 from schemas.topics import full_name
 from tests.billing_support import book, price
 from tests.metering_logs import random_log
 from tests.replay_support import put
 from tests.whatif_sites import (
     PREFIX,
+    WHY,
     Cell,
     act,
     drawn_jobs,
@@ -129,6 +132,82 @@ async def test_nothing_changed_on_a_site_with_faults() -> None:
         assert outcome.world.first_difference is None
         assert {} == differences(outcome)
         assert outcome.recorded.interrupted
+
+
+def told_by_hand() -> Cell:
+    """Return a cell that is told what random logs are not: commands begun, modes, layouts."""
+    cell = Cell(2)
+    cell.feed("prices.apply", orjson.loads(book(price("gpu", "GPU-Hours", 1))) | WHY)
+    cell.feed(
+        "placement.apply",
+        {"pool": "main", "shapes": [], "holes": [], "cpu_milli_per_gpu": 0,
+         "memory_mib_per_gpu": 0, "cpu_load_milli": 0, "loads_milli": {}, **WHY},
+    )  # fmt: skip
+    cell.submit("a", at_us=10 * _US)
+    lease = cell.lease("a").id
+    begin = {"lease": lease, "node": "n1", "said_us": 77, "after_us": 250_000}
+    cell.task_started(lease, "n1")
+    assert "applied" == cell.feed("task.begin", begin, at_us=12 * _US).code
+    # Refused, of a lease that runs on: from another, and of a node that it is not on.
+    assert "not_owner" == cell.feed("task.begin", begin, source="/stranger").code
+    assert "wrong_node" == cell.feed("task.begin", begin | {"node": "n2"}).code
+    assert "wrong_agent" == cell.feed(
+        "task.started", {"node": "n1", "incarnation": "b1", "lease": lease}, source="/stranger"
+    ).code  # fmt: skip
+    cell.release(lease, at_us=20 * _US)
+    assert "already_released" == cell.feed("task.begin", begin).code
+    cell.answer_all_orders()
+    cell.node_set("n1", "draining")
+    assert "applied" == cell.feed("device.mode", {"device": "GPU-0", "enabled": True, **WHY}).code
+    cell.tick(at_us=cell.now_us + _US)
+    cell.answer_all_orders()
+    cell.feed("device.partition", {"device": "GPU-0", "layout": [], **WHY})
+    cell.node_set("n1", "online")
+    cell.silent("n1")
+    assert "observed" == cell.back("n1").code
+    return cell
+
+
+async def test_nothing_changed_whatever_a_cell_is_told() -> None:
+    """Every type of input is fed again, none passed over, from any record on."""
+    cell = told_by_hand()
+    logs = [random_log(seed, 300) for seed in range(4)] + [tuple(cell.records)]
+    given = (orjson.loads(value).get("input", {}).get("type") for log in logs for value in log)
+    inputs = ("requests", "observations")
+    assert {name for (name, _), one in TYPES.items() if one.topic in inputs} == {*given} - {None}
+    log = await log_of(cell.records)
+    for first in range(len(cell.records)):
+        outcome = await replayed(log, None, first)
+        assert outcome.world.first_difference is None, first
+        assert {} == outcome.world.passed_over
+        assert {} == differences(outcome)
+
+
+async def test_a_command_begins_where_and_when_its_lease_is_granted() -> None:
+    """It comes as long after the grant as it did, on the node that the lease has there."""
+    cell = Cell()
+    first = len(cell.records)
+    cell.submit("a", at_us=10 * _US)
+    cell.runs(cell.lease("a").id, 100)
+    cell.submit("b", at_us=110 * _US)
+    begin = {"lease": cell.lease("b").id, "node": "n1", "said_us": 77, "after_us": 250_000}
+    cell.feed("task.begin", begin, at_us=113 * _US)
+    cell.runs(cell.lease("b").id, 200)
+    begun: list[tuple[int, str]] = []
+    learned = Sums.take
+
+    def take(sums: Sums, now_us: int, kind: str, data: Any, events: list[Any]) -> None:
+        begun.extend((now_us, one["node"]) for one in events if one["type"] == "task.begun")
+        learned(sums, now_us, kind, data, events)
+
+    more = Changes(added=(AddedNodes(1, "n1"),), removed=("n1",))
+    log = await log_of(cell.records)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Sums, "take", take)
+        outcome = await replayed(log, more, first)
+    assert outcome.world.first_difference is not None
+    assert {} == {why: n for why, n in outcome.world.passed_over.items() if "lease" in why}
+    assert [(113 * _US, "n1"), (113 * _US, "n1-whatif-1")] == begun
 
 
 async def test_nothing_changed_in_the_demo() -> None:

@@ -188,6 +188,12 @@ def test_an_outage_goes_on_from_where_it_began_and_ends() -> None:
     ask(cell, "waits")
     (one,) = explain(cell, "waits").outages
     assert (began_us, "unknown", "second") == (one.since_us, one.state, one.reason)
+    assert began_us < (one.state_us or 0) <= cell.now_us
+    first, then = time_text(began_us), time_text(one.state_us or 0)
+    assert one.text.startswith(f"unknown since {then} (out of use since {first}): second")
+    unhealthy(cell, "unknown", reason="third")
+    (more,) = explain(cell, "waits").outages
+    assert (one.since_us, one.state_us) == (more.since_us, more.state_us)
     unhealthy(cell, "healthy")
     assert "granted" == cell.state.requests[cell.key("waits")].state
     unhealthy(cell, reason="third")

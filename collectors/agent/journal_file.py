@@ -96,7 +96,10 @@ class JournalFile:
             self._prepare(path)
         except sqlite3.Error as error:
             self._db.close()
-            raise JournalBusy(f"{path}: {error}") from error
+            # Whoever has it keeps it locked as long as it runs; nobody else ever waits for it.
+            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            why = f"another agent has it open ({error})" if busy else error
+            raise JournalBusy(f"{path}: {why}") from error
         except JournalBusy:
             self._db.close()
             raise

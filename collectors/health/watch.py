@@ -160,6 +160,8 @@ class HealthWatch:
             return Seen("unknown", inventory.host.why or "it cannot be read")
         count = len(inventory.host.listed)
         reason = f"{count} devices are listed, {before} were"
+        if count == before:
+            reason = f"one of {count} devices that are listed, and it cannot be read"
         failed = next((one.why for one in inventory.host.listed if one.uuid is None), "")
         why = failed if device is None else device.why
         return Seen("gone", f"{why}: {reason}" if why else reason)

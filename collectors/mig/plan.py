@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from collectors.nvml.codes import ABSENT, word
 from collectors.nvml.readings import GpuInstance
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ __all__ = [
 #: Compute slices of a GPU instance -> the id of the compute instance profile that takes all of
 #: it (nvml.h, ``NVML_COMPUTE_INSTANCE_PROFILE_*``; for these the id is the number).
 _WHOLE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
+
+#: Why a device tells no MIG mode that has none.
+_NO_SUCH_THING = frozenset(map(word, ABSENT))
 
 Kind = Literal["set_mode", "create_gi", "create_ci", "destroy_ci", "destroy_gi"]
 
@@ -175,8 +179,11 @@ def _create(
 
 def plan_mode(device: Device, *, enabled: bool) -> tuple[Step, ...] | Refusal:
     """Return the call that changes the MIG mode; refused while anybody is on the device."""
+    if not device.why and device.mig is None and device.missing.get("mig_mode") in _NO_SUCH_THING:
+        return Refusal("no-mig", {"model": device.model})
     if device.why or device.mig is None:
-        return Refusal("not-readable", {"why": device.why or "no MIG"})
+        why = device.why or device.missing.get("mig_mode") or "the MIG mode is not told"
+        return Refusal("not-readable", {"why": why})
     if device.processes is None:
         return Refusal("processes-unknown", {"why": "they cannot be listed"})
     if device.processes:

@@ -144,13 +144,20 @@ async def make_room(options: DemoOptions) -> None:
 
 
 async def _is_demo(path: Path, prefix: str) -> bool:
-    """Say whether the first request in a ledger is a demonstration's."""
+    """Say whether the first request in a ledger is a demonstration's.
+
+    One that was interrupted before anything was asked or told leaves nothing to be kept.
+    """
     try:
         async with SqliteLog(path, read_only=True) as log:
-            name = full_name(prefix, "requests")
-            if name not in await log.describe_topics([name]):
+            name, other = full_name(prefix, "requests"), full_name(prefix, "observations")
+            there = await log.describe_topics([name, other])
+            if name not in there:
                 return False
             first = await log.read(name, 0, 0, 1)
+            numbers = [(one, at) for one in there for at in range(await log.partitions(one))]
+            if not any([await log.end(*one) for one in numbers]):
+                return True
     except LogDamaged:
         return False
     return bool(first) and ("ce_source", OPERATOR.encode()) in first[0].headers

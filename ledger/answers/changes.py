@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ledger.amounts import time_text
 from ledger.answers.asked import asked_otherwise
 from ledger.answers.holders import OF_QUOTA
+from ledger.answers.partitions import policy_change
 from ledger.answers.trials import (
     Change,
     in_queue,
@@ -234,7 +235,10 @@ def _everybody(state: State) -> dict[str, Candidate]:
 
 
 def _supply(state: State, asking: Asking) -> Iterator[Change]:
-    """Say what supply is missing, where places are counted."""
+    """Say what supply is missing, where places are counted, and where slices could be made."""
+    made = policy_change(state, asking.need)
+    if made is not None:
+        yield made
     short = shortfall(state, asking.need)
     needs, places = short.numbers.get("needs_places"), short.numbers.get("places")
     each = short.numbers.get("gpus_per_place")

@@ -162,12 +162,26 @@ def out_of_use(
         if (node.pool, device.model, device.memory_mib) not in wanted:
             continue
         why = _out(state, device, asking)
-        if why is None:
+        if why is None or not _has_slices(state, device, asking):
             continue
         kind, about, short = why
         cause = told.of(state.cell, kind, about)
         whose = f"node {about}: " if kind == "node" else f"slice {about}: " if about != uuid else ""
         yield f"{uuid}: {short}" if cause is None else f"{uuid}: {whose}{cause.text}", cause
+
+
+def _has_slices(state: State, device: Device, asking: Asking) -> bool:
+    """Say whether a device could matter to who asks: of slices it has some, or they can be made.
+
+    Of one that is gone it is not known what it will have.
+    """
+    if asking.need.mode != "mig" or device.health == "gone":
+        return True
+    profiles = {key[3] for key in state.index.matches(state, asking.need)}
+    offered = {key[3] for key in state.index.makers.offers.get(device.uuid, ())}
+    return not profiles.isdisjoint(
+        {*offered, *(state.slices[name].profile for name in device.slices)}
+    )
 
 
 def _out(state: State, device: Device, asking: Asking) -> tuple[str, str, str] | None:

@@ -31,7 +31,8 @@ class Outage:
 
     ``kind`` is ``health``, ``quarantine``, ``partition`` (no slice is made there) or ``node``;
     ``code`` names the fault where there was one (``xid-79``). ``position`` is the record that
-    took it out of use, at ``since_us``; ``until`` says what brings it back.
+    took it out of use, at ``since_us``; ``until`` says what brings it back. ``state_us`` is
+    when it came to be in this state, where it was out of use before.
     """
 
     about: str
@@ -43,11 +44,14 @@ class Outage:
     position: str
     until: str
     evidence: dict[str, Any]
+    state_us: int | None = None
 
     @property
     def text(self) -> str:
         """The outage in words, without the name of what it is about."""
-        told = f"{self.state} since {time_text(self.since_us)}"
+        told = f"{self.state} since {time_text(self.state_us or self.since_us)}"
+        if self.state_us is not None:
+            told += f" (out of use since {time_text(self.since_us)})"
         what = f"{self.code}: {self.reason}" if self.code and self.reason else self.reason
         told += f": {what or self.code}" if what or self.code else ""
         numbers = numbers_text(self.evidence)
@@ -86,7 +90,11 @@ class Outages:
             seen.position, until, evidence,
         )  # fmt: skip
         if known is not None and kind != "quarantine":
-            found = replace(found, since_us=known.since_us, position=known.position)
+            same = known.state == found.state
+            found = replace(
+                found, since_us=known.since_us, position=known.position,
+                state_us=known.state_us if same else found.since_us,
+            )  # fmt: skip
         self._found[key] = found
 
     def _over(self, seen: Seen, about: str, *kinds: str) -> None:

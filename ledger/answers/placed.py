@@ -105,7 +105,8 @@ def placed_of(
     """Explain a choice of ``parts`` (node and units) on the state in which they were free."""
     rule = str(numbers.get("rule", "best-fit"))
     chosen = [_option(state, need, str(one["node"]), tuple(one["units"])) for one in parts]
-    taken = {one.node for one in chosen}
+    mine = {one.node for one in chosen}
+    taken = set(mine)
     others: list[tuple[Option, ...]] = []
     while rule != "reserved" and len(others) < _MOST_OTHERS:
         found = place(state, need, None, lambda node: node not in taken)
@@ -118,7 +119,7 @@ def placed_of(
         _RULES.get(rule, f"the rule {rule}"),
         tuple(chosen[:_MOST_NODES]),
         tuple(others),
-        _nodes_with_room(state, need),
+        len(mine | _nodes_with_room(state, need)),
         {name: value for name, value in numbers.items() if name != "rule"},
     )
 
@@ -132,20 +133,23 @@ def _option(state: State, need: Need, node: str, units: tuple[str, ...]) -> Opti
         device = state.devices.get(units[0])
         free = 0 if device is None else free_milli(device)
         return Option(node, units, free, free - need.gpu_milli)
-    free = sum(_free_on(state, need, node))
-    return Option(node, units, free, free - len(units))
+    # What was kept or made for the request was free to it, and to nobody else.
+    left = sum(_free_beside(state, need, node, units))
+    return Option(node, units, left + len(units), left)
 
 
-def _free_on(state: State, need: Need, node: str) -> Iterable[int]:
+def _free_beside(state: State, need: Need, node: str, units: tuple[str, ...]) -> Iterable[int]:
+    """Count what else is free on the node, by class."""
     for key in state.index.matches(state, need):
         if need.mode == "mig":
-            yield sum(1 for place in state.index.slices[key].free if place[0] == node)
+            free = state.index.slices[key].free
+            yield sum(1 for place in free if place[0] == node and place[3] not in units)
         else:
-            yield len(state.index.cards[key].free.get(node, ()))
+            yield sum(1 for uuid in state.index.cards[key].free.get(node, ()) if uuid not in units)
 
 
-def _nodes_with_room(state: State, need: Need) -> int:
-    """Count the nodes that had enough by themselves."""
+def _nodes_with_room(state: State, need: Need) -> set[str]:
+    """Return the nodes that had enough by themselves."""
     nodes: set[str] = set()
     for key in state.index.matches(state, need):
         if need.mode == "mig":
@@ -158,7 +162,7 @@ def _nodes_with_room(state: State, need: Need) -> int:
             nodes.update(
                 state.devices[uuid].node for room, uuid in cards.partial if room >= need.gpu_milli
             )
-    return len(nodes)
+    return nodes
 
 
 def amounts_of(state: State, received: Mapping[str, Any], granted: Mapping[str, Any]) -> Amounts:

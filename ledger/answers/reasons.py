@@ -124,6 +124,12 @@ def _pending(numbers: Mapping[str, object]) -> str:
     return f"partition change pending reboot on {numbers['devices']} devices"
 
 
+def _template_requires(numbers: Mapping[str, object]) -> str:
+    fields = str(numbers["field"])
+    fields += f", {numbers['also']}" if "also" in numbers else ""
+    return f"template {numbers['template']} wants the request to say itself: {fields}"
+
+
 _SENTENCES: dict[str, Callable[[Mapping[str, object]], str]] = {
     "no_capacity": _no_capacity,
     "no_such_hardware": _no_hardware,
@@ -134,4 +140,5 @@ _SENTENCES: dict[str, Callable[[Mapping[str, object]], str]] = {
     "exceeds_queue_limit": _queue_limit,
     "behind_in_queue": _behind,
     "planned_for_another": _planned,
+    "template_requires": _template_requires,
 }

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ledger.answers.rules import Asking
 from ledger.core.admitting.admission import admitted
 from ledger.core.admitting.routing import routed
-from ledger.core.admitting.templates import filled, refused
+from ledger.core.admitting.templates import filled, missing, refused, template_for
 from ledger.core.decisions.requests import asker_for, need_of
 from ledger.core.placing.placement import charge_of
 from schemas.requests import RequestSubmit
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ledger.core.state import State
     from ledger.reading import Seen
 
-__all__ = ["asking_for", "still_refused", "submitted"]
+__all__ = ["asking_for", "still_refused", "submitted", "unsaid"]
 
 
 def asking_for(state: State, asked: RequestSubmit, name: str) -> Asking | None:
@@ -42,6 +42,12 @@ def still_refused(state: State, asked: RequestSubmit, name: str) -> bool:
     need, never = admitted(state, whole, need_of(whole, name.partition("#")[0], route))
     template = refused(state, asked, whole, charge_of(state, need))
     return (lost or never or template) is not None
+
+
+def unsaid(state: State, asked: RequestSubmit) -> list[str]:
+    """Return the fields that its template, as it is now, wants the request to say itself."""
+    template = template_for(state, asked)
+    return [] if template is None else missing(template, asked)
 
 
 def submitted(history: Iterable[Seen], request: str) -> RequestSubmit | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -62,6 +63,8 @@ class Room:
             [sys.executable, "-P", "-c", f"from {program} import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Ctrl-C is for the one that asks, who ends the whole group.
+            process_group=0,
             env={
                 "PYTHONPATH": os.pathsep.join(one for one in sys.path if one),
                 # Other libraries' threads would not live through a fork.
@@ -151,7 +154,9 @@ class Room:
             if stream is not None:
                 with suppress(BrokenPipeError):
                     stream.close()
-        self._process.kill()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def __enter__(self) -> Self:

@@ -258,7 +258,7 @@ async def restore_log(
             suffixes = [one.removeprefix(whole) for one in topics_of(folder)
                         if one.startswith(whole)]  # fmt: skip
         try:
-            async with session.open(write=True) as target:
+            async with session.open(write=True, make=True) as target:
                 done = await restore(
                     source, target, session.prefix, suffixes, replication,
                     session.progress("restoring"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,8 @@ import typer
 from ledger.cli.common import Usage, pairs_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from schemas.requests import RequestSubmit
 
 __all__ = ["Asked", "FileOption", "IdOption", "Terms", "request_in", "request_of"]
@@ -20,6 +23,9 @@ FileOption = Annotated[
     Path | None,
     typer.Option(help="the request as JSON instead of options; - is stdin", allow_dash=True),
 ]
+#: The most whole devices on each node (`schemas.asks.WholeAsk`), as a word to who asks for more.
+_MOST_OF_A_NODE = 16
+
 IdOption = Annotated[str | None, typer.Option("--id", help="id of the request [a new UUID]")]
 
 
@@ -133,6 +139,11 @@ class Asked:
         if given and (self.gpus is not None or self.nodes is not None):
             raise Usage(f"--gpus and --nodes ask for whole devices; leave out {given[0][0]}")
         ask = given[0][1] if given else {"count": self.gpus, "nodes": self.nodes}
+        if self.gpus is not None and self.gpus > _MOST_OF_A_NODE:
+            raise Usage(
+                f"--gpus counts the devices of one node, at most {_MOST_OF_A_NODE}: for more,"
+                f" --nodes says on how many nodes, as --gpus 8 --nodes {-(-self.gpus // 8)}"
+            )
         if self.count is not None:
             if ask.get("mode") != "mig":
                 raise Usage("--count counts MIG slices; it goes with --mig (whole devices: --gpus)")
@@ -208,6 +219,14 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _typed(group: Asked | Terms) -> Iterator[str]:
+    """Yield the options of a group that were given, as they are typed."""
+    for one in fields(group):
+        if getattr(group, one.name) not in (None, False):
+            name = "type" if one.name == "kind" else one.name.removesuffix("_s")
+            yield f"--{name.replace('_', '-')}"
+
+
 def request_of(asked: Asked, terms: Terms, event_id: str, file: Path | None) -> RequestSubmit:
     """Return the request that the options, or the file instead of them, describe."""
     import json
@@ -219,7 +238,8 @@ def request_of(asked: Asked, terms: Terms, event_id: str, file: Path | None) -> 
     options |= more | ({"ask": ask} if ask else {})
     if file is not None:
         if options:
-            raise Usage(f"--file holds the whole request; leave out --{next(iter(options))}")
+            typed = next(chain(_typed(asked), _typed(terms)))
+            raise Usage(f"--file holds the whole request; leave out {typed}")
         return request_in(file)
     if "tenant" not in options:
         raise Usage("--tenant must be given (or --file)")

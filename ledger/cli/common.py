@@ -7,7 +7,6 @@ cannot reach, 4 the log is damaged, 130 interrupted.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import sys
@@ -17,6 +16,8 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
+
+from ledger.cli.ending import run_until_interrupted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -128,8 +129,8 @@ class Session:
     named: bool
 
     @asynccontextmanager
-    async def open(self, *, write: bool = False) -> AsyncIterator[Log]:
-        """Open the log for the block; for reading only unless ``write``."""
+    async def open(self, *, write: bool = False, make: bool = False) -> AsyncIterator[Log]:
+        """Open the log for the block; to write only with ``write``, a new one with ``make``."""
         from ledger.log.url import open_log
 
         if write and self.url.startswith("archive:"):
@@ -137,6 +138,8 @@ class Session:
                 f"{self.url} cannot be written to; 'gpuledger archive restore DIR --log URL'"
                 " makes a log of it that can"
             )
+        if write and not make:  # a file that was named wrongly is told, not made
+            await open_log(self.url, read_only=True).close()
         log = open_log(self.url, read_only=not write)
         try:
             yield log
@@ -286,7 +289,7 @@ def run(work: Callable[[], Awaitable[None] | None], *, warns: bool = True) -> in
     try:
         result = work()
         if inspect.iscoroutine(result):
-            asyncio.run(result)
+            run_until_interrupted(result)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -299,9 +302,7 @@ def run(work: Callable[[], Awaitable[None] | None], *, warns: bool = True) -> in
         status, advice = _judge(error)
         if status is None:
             raise
-        sys.stderr.write(f"gpuledger: {_message(error)}\n")
-        if advice:
-            sys.stderr.write(f"  {advice}\n")
+        sys.stderr.write(f"gpuledger: {_message(error)}\n" + (f"  {advice}\n" if advice else ""))
         return status
     return 0
 
@@ -322,10 +323,10 @@ def _message(error: Exception) -> str:
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        from schemas.faults import first_fault
+        from schemas.faults import first_fault, misspelt
 
         place, message = first_fault(error)
-        return f"{'.'.join(map(str, place)) or 'the record'}: {message}"
+        return f"{'.'.join(map(str, place)) or 'the record'}: {message}{misspelt(error)}"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
@@ -348,8 +349,8 @@ def _judge(error: Exception) -> tuple[int | None, str]:
         return EXIT_DAMAGED, "gpuledger verify names every kind of fault; nothing was changed"
     if isinstance(error, NoAnswer):
         return EXIT_UNREACHABLE, (
-            "is a worker running on this log (gpuledger up, or gpuledger worker)? The request"
-            " is in the log and keeps its id: sending it again is safe"
+            "is a worker running on this log (gpuledger up, or gpuledger worker)? The request is in"
+            f" the log; the same again with --id {error.request.partition('#')[2]} is safe"
         )
     if isinstance(error, port.UnknownTopic):
         return (

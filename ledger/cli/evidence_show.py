@@ -18,7 +18,9 @@ __all__ = ["of_devices", "show"]
 
 async def show(
     session: Session,
-    evidence: Annotated[str, typer.Argument(metavar="ID", help="as 'evidence list' has it")],
+    evidence: Annotated[
+        str, typer.Argument(metavar="ID", help="as 'evidence list' or 'record' has it")
+    ],
 ) -> None:
     """Show one measurement: of what, how, until when it holds, and which leases rest on it.
 
@@ -34,7 +36,10 @@ async def show(
 
 
 async def _of_a_link(session: Session, log: Log, name: str) -> dict[str, Any] | None:
-    """Return what the events say of a link's measurement, also of one that a newer one replaced."""
+    """Return what the events say of a link's measurement, also of one that a newer one replaced.
+
+    It has two names: its own, and that of the record by which it was put there.
+    """
     from ledger.reading import read_events
     from schemas.topics import full_name
 
@@ -45,7 +50,10 @@ async def _of_a_link(session: Session, log: Log, name: str) -> dict[str, Any] | 
             if seen.verdict != "effective":
                 continue
             for event in seen.data["events"]:
-                if event["type"] == "link.measured" and event["evidence"] == name:
+                if event["type"] == "link.measured" and name in (
+                    event["evidence"], seen.data["input"]["id"],
+                ):  # fmt: skip
+                    name = event["evidence"]
                     told = {key: value for key, value in event.items() if key != "type"}
                     plain = {
                         **told, "kind": "link", "recorded_us": seen.data["time_us"],

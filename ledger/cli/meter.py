@@ -219,6 +219,8 @@ def _text(report: Report, window: dict[str, Any]) -> str:
 
 
 def _groups(report: Report, total: Totals) -> str:
+    from ledger.amounts import per_cent
+
     columns = _THERE if report.by in ("device", "cause") else _HELD
     named = [(name or _NOBODY, one) for name, one in sorted(report.groups.items())]
     # Whatever is nobody's stands below, by cause; what only repeats time is no row of its own.
@@ -229,6 +231,11 @@ def _groups(report: Report, total: Totals) -> str:
         for name, one in [*named, ("total", total)]
         for plain in (one.plain(),)
     ]
+    if columns is _HELD:
+        # Little that was used is not the same as little that was measured.
+        for row, (_, one) in zip(rows, [*named, ("total", total)], strict=True):
+            row.append(per_cent(one.measured_us, one.held_us))
+        return table([report.by, *columns, "of it measured"], rows)
     return table([report.by, *columns], rows)
 
 
@@ -254,10 +261,7 @@ def _shares(total: Totals) -> Iterator[list[str]]:
     from ledger.metering.report import DENOMINATORS
 
     for name, capacity in total.denominators().items():
-        shares = [
-            per_cent(amount, capacity) if capacity else "-"
-            for amount in total.numerators().values()
-        ]
+        shares = [per_cent(amount, capacity) for amount in total.numerators().values()]
         yield [name, *shares, hours(capacity), DENOMINATORS[name]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,7 +14,7 @@ from ledger.cli.positions import LogAtOption
 from ledger.cli.pricing import BookOption, PricesOption, prices_in, recorded_prices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
     from datetime import tzinfo
 
     from ledger.core.state import State
@@ -35,6 +35,9 @@ class Telling:
         Path | None, typer.Option(metavar="FILE", help="write one self-contained page there")
     ] = None
     log_at: LogAtOption = None
+    policy: Annotated[
+        str, typer.Option(help="who pays for idle and broken time, as of 'meter' and 'bill'")
+    ] = "pool"
 
 
 FromOption = Annotated[
@@ -151,12 +154,27 @@ async def _run(session: Session) -> Session:
     if session.named and not session.url.startswith("sqlite:"):
         raise Usage("the run leaves its ledger in a file: --log sqlite:PATH")
     path = Path(session.url.removeprefix("sqlite:")) if session.named else DEFAULT_PATH
+    _expect_void_records()
     try:
         await run_acceptance(path, session.prefix, simulated_loops(session), sys.stderr)
     except NotADemo as error:
         raise Usage(str(error)) from None
     session.note(f"the ledger of the run: --log sqlite:{path}")
     return replace(session, url=f"sqlite:{path}")
+
+
+def _expect_void_records() -> None:
+    """Log no warning of what the script does on purpose: a second writer takes the log over."""
+    import structlog
+
+    def expected(
+        _logger: object, _method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        if event.get("event") == "void records of another writer":
+            raise structlog.DropEvent
+        return event
+
+    structlog.configure(processors=[expected, *structlog.get_config()["processors"]])
 
 
 def _place(telling: Telling) -> tzinfo:
@@ -183,7 +201,7 @@ def _window(
     place = _place(telling)
     try:
         start_us = edges.first_us if from_ is None else span_of(from_, place).start_us
-        end_us = edges.last_us + 1 if to is None else span_of(to, place).end_us
+        end_us = edges.end_us + 1 if to is None else span_of(to, place).end_us
     except BadTime as error:
         raise Usage(str(error)) from None
     if end_us <= start_us:
@@ -222,17 +240,19 @@ async def _gather(
     Raise `No` where the log has no decision, or the book no price of what was there.
     """
     from ledger.billing.prices import NoPrice
+    from ledger.cli.meter import policy_named
     from ledger.cli.questions import upto_of
     from ledger.operations.gather import edges_of, gather
     from ledger.reading import cells_of
 
-    given = prices_in(telling.prices, telling.book)
+    given, policy = prices_in(telling.prices, telling.book), policy_named(telling.policy)
     async with session.open() as log:
         upto = await upto_of(log, session, telling.log_at, "--log-at")
         edges = await edges_of(log, session.prefix, upto)
         if edges is None:
             raise No("the ledger has no decision yet: there is nothing to report")
-        found = [make(window, telling.zone, until_us) for window, until_us in windows(edges)]
+        wanted = windows(edges)
+        found = [make(window, telling.zone, until_us, policy) for window, until_us in wanted]
         folds = await gather(
             log, session.prefix, found, max(one.until_us for one in found), upto=upto,
             progress=session.progress("reading"),

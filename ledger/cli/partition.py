@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ledger.cli.common import No, Session, Speaker, Usage
-from ledger.cli.policy_apply import Operator, send
+from ledger.cli.policy_apply import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from ledger.core.state import State
+    from ledger.log.port import Log
+    from schemas.requests import DeviceMode, DevicePartition
 
 __all__ = ["COMMANDS"]
 
 #: How many profiles are named: one model has up to a dozen.
 _MOST_PROFILES = 16
+
+#: How often a command looks whether its order has ended, in seconds.
+_LOOK_S = 0.2
+
+_ENDS = ("order.done", "order.failed", "order.timed-out", "order.superseded")
+
+Wait = Annotated[
+    bool,
+    typer.Option("--wait/--no-wait", help="until the node has carried it out [--wait]"),
+]
 
 
 async def plan(
@@ -104,8 +117,12 @@ async def partition(
     *,
     operator: Operator,
     speaker: Speaker,
+    wait: Wait = True,
 ) -> None:
-    """Order a whole layout of a device. Exit 1 when something in use has no place in it."""
+    """Order a whole layout of a device, and wait until its node has made it.
+
+    Exit 1 when something in use has no place in it, and when the node could not do it.
+    """
     from schemas.requests import DevicePartition
 
     data = DevicePartition(
@@ -114,7 +131,7 @@ async def partition(
         author=operator.name,
         reason=operator.reason,
     )
-    await send(session, data, speaker)
+    await _order(session, data, speaker, wait=wait)
 
 
 async def mig_mode(
@@ -124,10 +141,12 @@ async def mig_mode(
     *,
     operator: Operator,
     speaker: Speaker,
+    wait: Wait = True,
 ) -> None:
-    """Turn a device's MIG mode on or off. Its node has to be drained, and nothing on it in use.
+    """Turn a device's MIG mode on or off, and wait until its node has done so.
 
-    Exit 1 when it is not. The node's next report says what the mode is then.
+    Its node has to be drained first (gpuledger node set NODE draining), and nothing on it in
+    use. Exit 1 when it is not, and when the node could not do it.
     """
     from schemas.requests import DeviceMode
 
@@ -136,7 +155,61 @@ async def mig_mode(
     data = DeviceMode(
         device=device, enabled=mode == "on", author=operator.name, reason=operator.reason
     )
-    await send(session, data, speaker)
+    await _order(session, data, speaker, wait=wait)
+
+
+async def _order(
+    session: Session, data: DeviceMode | DevicePartition, speaker: Speaker, *, wait: bool
+) -> None:
+    """Put it on the log, say the answer, and how the order ended that came of it.
+
+    Raise `No` when the ledger refuses it, the node fails, or it has not ended in the time that
+    is waited for an answer.
+    """
+    from ledger.cli.requests import say
+    from ledger.wording import numbers_text
+
+    async with session.open(write=True) as log:
+        reply = await speaker.client(session, log).ask(data, timeout_s=speaker.limit_s)
+        say(session, reply)
+        order = reply.numbers.get("order")
+        if order is None or reply.position is None:
+            return
+        follow = f"gpuledger show {order} tells how it goes"
+        if not wait:
+            session.note(f"ordered as {order}; {follow}")
+            return
+        partition = int(reply.position.partition("/")[2].partition("@")[0])
+        try:
+            async with asyncio.timeout(speaker.limit_s):
+                end = await _end_of(log, session.prefix, partition, str(order))
+        except TimeoutError:
+            raise No(
+                f"{order} is ordered, and its node has not answered in {speaker.limit_s:g} s;"
+                f" {follow}"
+            ) from None
+    how, reason = end["type"].removeprefix("order."), end.get("reason", "")
+    numbers = numbers_text(end.get("evidence") or {})
+    compared = f" ({numbers})" if numbers else ""
+    text = f"{how:<9} {order}{'  ' if reason else ''}{reason}{compared}"
+    plain = {"order": order, "ended": how, "reason": reason, "evidence": end.get("evidence", {})}
+    session.emit(plain, text)
+    if how != "done":
+        raise No(f"the node could not do it: {reason or how}{compared}; gpuledger show {order}")
+
+
+async def _end_of(log: Log, prefix: str, partition: int, order: str) -> dict[str, Any]:
+    """Return the event that ends the order, when it is there."""
+    from ledger.core.fold import Fold
+    from ledger.reading import read_events
+
+    fold = Fold().reading()
+    while True:
+        async for seen in read_events(log, prefix, partition, fold):
+            for event in seen.data["events"] if seen.verdict == "effective" else ():
+                if event.get("order") == order and event["type"] in _ENDS:
+                    return dict(event)
+        await asyncio.sleep(_LOOK_S)
 
 
 COMMANDS: dict[str, Callable[..., Awaitable[None]]] = {

@@ -266,7 +266,9 @@ def _record_lines(one: Tried) -> list[str]:
         if new and (after is False or after in ([], "")):
             continue
         old = "" if new else f"{_value(field, before)} -> "
-        lines.append(f"  {field:<24} {old}{_value(field, after)}")
+        # A time is told with its unit, which is not the one that its name has.
+        name = field.removesuffix("_us")
+        lines.append(f"  {name:<24} {old}{_value(field, after)}")
     return lines
 
 

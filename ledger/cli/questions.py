@@ -180,7 +180,8 @@ def _shown(shown: Shown, left_out: int) -> str:
         if thing.state is None:
             lines.append("  has no state of its own now; below is what named it")
         else:
-            shown_now = {n: v for n, v in thing.state.items() if v not in (None, [], {}, "")}
+            now = _of_quota(thing.state) if thing.kind == "tenant" else thing.state
+            shown_now = {n: v for n, v in now.items() if v not in (None, [], {}, "")}
             lines += [f"  {_row(name, value)}" for name, value in shown_now.items()]
     lines += ["touched"] if any(shown.touched.values()) else []
     for kind, ids in shown.touched.items():
@@ -193,6 +194,30 @@ def _shown(shown: Shown, left_out: int) -> str:
         lines.append(f"  ({left_out} earlier steps left out; --last 0 shows them)")
     lines += [_step_line(step) for step in shown.timeline]
     return "\n".join(lines)
+
+
+def _of_quota(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a quota's fields with its amounts in their resources' units.
+
+    The GPU time that fair share looks at is named apart from what is used now.
+    """
+    from ledger.wording import quantity_text
+
+    told = {name: value for name, value in state.items() if name not in _QUOTA_WINDOWS}
+    told["limits"] = {
+        resource: {
+            name: quantity_text(resource, one) for name, one in limit.items() if one is not None
+        }
+        for resource, limit in state["limits"].items()
+    }
+    for name in ("capacity", "kept", "used", "leaving"):
+        told[name] = {one: quantity_text(one, amount) for one, amount in state[name].items()}
+    told["used_lately_milli_us"] = told.pop("used_milli_us")
+    return told
+
+
+#: Numbers of stretches of time, which only the ledger counts.
+_QUOTA_WINDOWS = frozenset({"spent_period", "used_window"})
 
 
 def _row(name: str, value: object) -> str:

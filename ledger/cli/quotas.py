@@ -55,7 +55,7 @@ async def approve(
 
 
 async def refuse(session: Session, name: AskArgument, operator: Operator, speaker: Speaker) -> None:
-    """Refuse a quota asked for."""
+    """Refuse a quota asked for; not by who asked. Exit 1 when it cannot be."""
     await _answer(session, name, operator, speaker, approve=False)
 
 

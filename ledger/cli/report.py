@@ -148,6 +148,7 @@ def _function(text: Text) -> Callable[..., Awaitable[None]]:
             result = await auditor.ask(text.query, parameters, report=text.name)
             if not result.rows:
                 _check_known(auditor, parameters)
+                _note_before(session, auditor, parameters.get("at"))
             show_result(session, result, csv=values["csv"])
             warn_unrecorded(session, auditor)
 
@@ -175,6 +176,15 @@ def _check_known(auditor: Auditor, parameters: dict[str, str | None]) -> None:
             ends = [f"events/{at}@{end - 1}" for at, end in enumerate(auditor.ends) if end]
             upto = f"up to {', '.join(ends)}" if ends else "in the ledger, which is empty"
             raise No(f"there is no record of {what} {given} {upto}")
+
+
+def _note_before(session: Session, auditor: Auditor, at: str | None) -> None:
+    """Say that an instant is before the first decision, where that is why there is no row."""
+    if at is None:
+        return
+    first = "SELECT min(time) FROM decisions HAVING min(time) > utc($at)"
+    for (time,) in auditor.room.ask(first, {"at": at}).rows:
+        session.note(f"nothing was there at {at}: the first decision is of {time}")
 
 
 def _variable(name: str) -> str:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ledger.cli.asked import Asked, FileOption, IdOption, Terms, request_of
-from ledger.cli.common import No, Session, Speaker, Usage, check_identity, command, user_name
+from ledger.cli.common import (
+    EXIT_UNREACHABLE,
+    No,
+    Session,
+    Speaker,
+    Usage,
+    check_identity,
+    command,
+    user_name,
+)
 
 if TYPE_CHECKING:
-    from ledger.client import Client
+    from ledger.client import Client, Sent
+    from ledger.log.port import Log
     from schemas.messages import Reply
 
-__all__ = ["next_step", "register", "say"]
+__all__ = ["compared", "next_step", "register", "say"]
+
+
+#: How long the first answer is looked for where the final one did not come, in seconds.
+_LOOK_S = 1.0
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +63,8 @@ async def submit(
 ) -> None:
     """Ask for devices. Exit 0 when granted or queued, 1 when refused.
 
-    With --wait and no --timeout-s it waits as long as the request does.
+    With --wait and no --timeout-s it waits as long as the request does; exit 3 when it still
+    waits after --timeout-s: then it stays in line.
     """
     from ledger.client import new_id
 
@@ -61,8 +77,43 @@ async def submit(
         if wait is False:
             session.emit({"request": sent.key, "id": sent.id}, f"sent      {sent.key}")
             return
-        limit = None if wait and speaker.timeout_s is None else speaker.limit_s
-        say(session, await client.answer(sent, final=bool(wait), timeout_s=limit))
+        if not wait:
+            say(session, await client.answer(sent, timeout_s=speaker.limit_s))
+        elif not await _waited(session, log, client, sent, speaker.timeout_s):
+            raise typer.Exit(EXIT_UNREACHABLE)
+
+
+async def _waited(
+    session: Session, log: Log, client: Client, sent: Sent, limit_s: float | None
+) -> bool:
+    """Wait for the final answer and say it; where none comes in time, say how it stands.
+
+    Raise `NoAnswer` where nothing has been answered at all, and `No` as `say` does.
+    """
+    from ledger.cli.waiting import explainer
+    from ledger.client import NoAnswer
+
+    try:
+        reply = await client.answer(sent, final=True, timeout_s=limit_s)
+    except NoAnswer as late:
+        try:
+            reply = await client.answer(sent, timeout_s=_LOOK_S)
+        except NoAnswer:
+            raise late from None
+    say(session, reply)
+    if reply.final:
+        return True
+    name = quote(sent.key)
+    session.note(
+        f"gpuledger: not granted within {limit_s:g} s; the request was decided and stays in line"
+    )
+    for line in (await explainer(session, log, client.cell, sent.key)()).splitlines():
+        session.note(f"  {line}")
+    session.note(
+        f"  gpuledger why {name} tells more, gpuledger cancel {name} withdraws it, and the same"
+        f" command with --id {quote(sent.id)} waits on: it asks for nothing twice"
+    )
+    return False
 
 
 async def cancel(
@@ -185,20 +236,18 @@ def _plain(reply: Reply) -> dict[str, Any]:
 def say(session: Session, reply: Reply) -> None:
     """Print a reply; raise `No` when it is one."""
     session.emit(_plain(reply), _text(reply))
-    if reply.answer in ("rejected", "refused", "malformed", "expired"):
+    if _is_no(reply):
         raise No(next_step(reply))
 
 
 def _text(reply: Reply) -> str:
     """Return a reply for people: the answer, whose it is, and what was granted."""
-    from ledger.wording import numbers_text
-
-    numbers = {name: value for name, value in reply.numbers.items() if name != "how"}
     code = "" if reply.code in (reply.answer, "observed") else f"  {reply.code}"
     how = f"  {reply.numbers['how']}" if "how" in reply.numbers else ""
     lines = [f"{reply.answer:<9} {reply.input}{code}{how}"]
-    if numbers:
-        lines.append(f"  compared {numbers_text(numbers)}")
+    if told := compared(reply):
+        lines.append(f"  {told}")
+    lines += [f"  {name:<8} {reply.numbers[name]}" for name in _made(reply)]
     if reply.lease is not None:
         lines.append(f"  lease    {reply.lease}")
     for part in reply.parts:
@@ -210,6 +259,25 @@ def _text(reply: Reply) -> str:
     return "\n".join(lines)
 
 
+def compared(reply: Reply) -> str:
+    """Say which numbers were compared; nothing where there are none."""
+    from ledger.wording import numbers_text
+
+    beside = {"how", *_made(reply)}
+    numbers = {name: value for name, value in reply.numbers.items() if name not in beside}
+    told = {name: "none named" if value == "" else value for name, value in numbers.items()}
+    return f"compared {numbers_text(told)}" if told else ""
+
+
+def _made(reply: Reply) -> list[str]:
+    """Return what an act has made: it stands among the numbers, and nothing was compared."""
+    return [name for name in ("order", "ask") if name in reply.numbers and not _is_no(reply)]
+
+
+def _is_no(reply: Reply) -> bool:
+    return reply.answer in ("rejected", "refused", "malformed", "expired")
+
+
 def next_step(reply: Reply) -> str:
     """Say what a no means and what to do about it."""
     from schemas.codes import CODES, Kind
@@ -217,11 +285,16 @@ def next_step(reply: Reply) -> str:
     code = CODES.get(reply.code)
     meaning = "" if code is None else f": {code.meaning}"
     passing = code is not None and code.kind is Kind.TRANSIENT
-    hint = _HINTS.get(reply.code, f"gpuledger why '{reply.request}' tells more")
+    # Of an act that was refused `why` knows no more than this.
+    asked = reply.answer in ("rejected", "expired")
+    hint = _HINTS.get(reply.code, f"gpuledger why '{reply.request}' tells more" if asked else "")
+    if reply.code == "unknown_queue" and not reply.numbers.get("queue"):
+        hint = "Name one with --queue (gpuledger state lists them), and ask with a new id"
+    hint = hint.replace("NODE", str(reply.numbers.get("node", "NODE")))
     return (
         f"{reply.answer}{meaning}; {'it may pass' if passing else 'this id keeps this answer'}."
         f" {hint}"
-    )
+    ).rstrip()
 
 
 #: What to do about a no that the words of `why` would not help with.
@@ -229,11 +302,12 @@ _HINTS = {
     "unknown_cell": "Is --cell right? gpuledger pool apply makes a cell",
     "unknown_tenant": "Is --tenant right? gpuledger quota apply makes a tenant; ask with a new id",
     "unknown_template": "Is --template right? gpuledger template apply makes a template",
-    "template_requires": "Say it, and ask with a new id",
+    "template_requires": "Say all of it, and ask with a new id",
     "template_forbids": "Ask for less, or name another --template, with a new id",
     "unknown_reservation": "gpuledger reservation list names them; ask with a new id",
     "unknown_queue": "Is --queue right? gpuledger queue apply makes a queue; ask with a new id",
     "unknown_lease": "A lease is SOURCE#ID/ATTEMPT: gpuledger state lists them; is --source right?",
     "unknown_request": "A request is SOURCE#ID: gpuledger state lists them; is --source right?",
+    "not_drained": "Drain it, then say this again: gpuledger node set NODE draining --reason WHY",
     "not_owner": "Only the source that asked may do this; is --source right?",
 }

@@ -15,9 +15,10 @@ import typer
 from ledger.cli.asked import Asked, FileOption, IdOption, Terms, request_of
 from ledger.cli.common import No, Session, Speaker, Usage, check_identity, command
 from ledger.cli.grant import node_name
+from ledger.cli.waiting import explainer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from ledger.client import Client
     from ledger.handing_over.owners import Owners
@@ -141,15 +142,16 @@ async def _under(
         )
     except Taken as error:
         raise Usage(str(error)) from None
-    explainer = partial(_explainer, session, log, client.cell, talk.request)
-    wrapper = Wrapper(plan, talk, owners, owned, _teller(session), explainer)
+    explain = partial(explainer, session, log, client.cell, talk.request)
+    wrapper = Wrapper(plan, talk, owners, owned, _teller(session), explain)
     _pass_signals(wrapper)
     try:
         return await wrapper.run()
     except Refused as error:
-        from ledger.cli.requests import next_step
+        from ledger.cli.requests import compared, next_step
 
-        raise No(next_step(error.reply)) from None
+        told = f"{error.reply.code}: {compared(error.reply)}".removesuffix(": ")
+        raise No(f"{next_step(error.reply)}\n  {told}") from None
     except Elsewhere as error:
         raise No(f"{error}. --any-node starts the command here all the same") from None
 
@@ -175,40 +177,6 @@ def _teller(session: Session) -> Callable[..., None]:
             session.note(f"gpuledger: {word}{lease}: {text}")
 
     return tell
-
-
-def _explainer(session: Session, log: Log, cell: str, request: str) -> Callable[[], Awaitable[str]]:
-    """Return a function that says why the request waits: the reason, and what would change it.
-
-    The first time it reads the log, and later what is new: a site where hundreds wait has
-    millions of records, which each of them would go over again every minute.
-    """
-    from ledger.answers.outages import Outages
-    from ledger.cli.explained import waiting
-    from ledger.core.fold import Fold
-    from ledger.explain import why
-    from ledger.log.partition import partition_of
-    from ledger.reading import Damaged, read_events
-    from schemas.topics import full_name
-
-    fold, outages = Fold().reading(), Outages()
-
-    async def explain() -> str:
-        nonlocal fold, outages
-        count = await log.partitions(full_name(session.prefix, "events"))
-        partition = partition_of(cell.encode(), count)
-        try:
-            async for seen in read_events(log, session.prefix, partition, fold):
-                outages.take(seen)
-        except Damaged as error:
-            # What a fold holds after that is worth nothing.
-            fold, outages = Fold().reading(), Outages()
-            return str(error)
-        state = fold.ready().cells.get(cell)
-        found = None if state is None else why(state, (), request, outages)
-        return "" if found is None else waiting(found)
-
-    return explain
 
 
 async def _recover(session: Session, log: Log, owners: Owners, *, stop: bool) -> None:

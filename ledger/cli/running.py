@@ -148,7 +148,9 @@ def worker(
     *,
     runner: Annotated[
         str | None,
-        typer.Option(help="faust, plain or embedded [faust on Kafka, embedded on SQLite]"),
+        typer.Option(
+            help="faust, plain or embedded [faust on Kafka, embedded on SQLite]; all of a log alike"
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="who writes the claims [host and pid]")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Prometheus, on the loopback")] = None,
@@ -248,7 +250,7 @@ async def topics_apply(
     """Create the topics that are missing. Exit 1 when existing ones are not as they must be."""
     from ledger.log.topics import apply, check
 
-    async with session.open(write=True) as log:
+    async with session.open(write=True, make=True) as log:
         count = partitions or (None if session.url.startswith("kafka:") else 1)
         made = await apply(log, session.prefix, count, replication)
         findings = await check(log, session.prefix, partitions)

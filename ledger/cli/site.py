@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import signal
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectors.fleet.description import DeviceGroup, Fleet, NodeGroup, SliceSpec, read_fleet
 from collectors.fleet.fault_plan import FaultPlan, check_nodes, read_faults
 from collectors.light.agent import Agent, AgentOptions
-from ledger.cli.common import DEFAULT_CELL, DEFAULT_PREFIX, Usage
+from ledger.cli.common import DEFAULT_CELL, DEFAULT_PREFIX, No, Usage
 from ledger.cli.policy_apply import apply_site
 from ledger.log.topics import apply
+from ledger.shard import Fenced
 from ledger.wire import input_entry
 from schemas.topics import full_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from ledger.cli.common import Session
     from ledger.log.port import Log
@@ -80,33 +84,66 @@ async def run(
     """Serve the session's log and play its nodes until SIGINT or SIGTERM.
 
     ``site`` is a file of policy to put in force first, instead of the starter policy.
-    Raise `Usage` for files that are not what they should be, the log's errors,
-    and what a worker raises.
+    Raise `Usage` for files that are not what they should be, `No` where another serves the
+    log already or takes it over, the log's errors, and what a worker raises.
     """
     described, plan = _read(fleet, faults)
     stop = stop_on_signals()
-    async with session.open(write=True) as log:
-        on_kafka = session.url.startswith("kafka:")
-        await apply(log, session.prefix, None if on_kafka else 1)
-        if site is None:
-            seeded = await _seed(log, session.prefix, described)
-        else:
-            seeded = False
-            changed = await apply_site(session, log, described.cell, site)
-            session.note(f"{site}: {changed} records to put in force")
-        options = AgentOptions(prefix=session.prefix, speed=speed)
-        agent = Agent(log, described.cell, described.specs(), plan=plan, options=options)
-        who = f"--tenant {TENANT} --queue {QUEUE}" if site is None else "--tenant TENANT"
-        _say(session, described, who, seeded=seeded)
-        tasks = [
-            asyncio.create_task(_serve(log, settings, stop, on_kafka=on_kafka)),
-            asyncio.create_task(agent.run(stop)),
-        ]
-        # The first to end, in good order or not, ends the other.
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        stop.set()
-        await asyncio.gather(*tasks)
+    async with session.open(write=True, make=True) as log:
+        with _alone(session):
+            on_kafka = session.url.startswith("kafka:")
+            await apply(log, session.prefix, None if on_kafka else 1)
+            if site is None:
+                seeded = await _seed(log, session.prefix, described)
+            else:
+                seeded = False
+                changed = await apply_site(session, log, described.cell, site)
+                session.note(f"{site}: {changed} records to put in force")
+            options = AgentOptions(prefix=session.prefix, speed=speed)
+            agent = Agent(log, described.cell, described.specs(), plan=plan, options=options)
+            who = f"--tenant {TENANT} --queue {QUEUE}" if site is None else "--tenant TENANT"
+            _say(session, described, who, seeded=seeded)
+            tasks = [
+                asyncio.create_task(_serve(log, settings, stop, on_kafka=on_kafka)),
+                asyncio.create_task(agent.run(stop)),
+            ]
+            # The first to end, in good order or not, ends the other.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            stop.set()
+            try:
+                await asyncio.gather(*tasks)
+            except Fenced as error:
+                raise No(f"another worker has taken this log over: {error}") from None
     session.note("ended in good order; the log keeps everything")
+
+
+@contextmanager
+def _alone(session: Session) -> Iterator[None]:
+    """Be the only site on a SQLite file meanwhile; raise `No` where another one is.
+
+    The newest worker of a log takes it over (`processors.embedded`), and a second site would
+    take it from the first without knowing. The lock, on a file beside the log, is the kernel's:
+    it ends with the process, however that ends.
+    """
+    kind, _, path = session.url.partition(":")
+    if kind != "sqlite":
+        yield
+        return
+    lock = Path(f"{Path(path).resolve()}-up-{session.prefix}")
+    with lock.open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise No(
+                f"another gpuledger up serves {session.url} already (process"
+                f" {file.read().strip()}); nothing was changed. Type the other commands here and"
+                " it answers them; end it first to start anew; or name another file with --log"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
 
 
 async def collect(
@@ -158,11 +195,15 @@ def _read(fleet: Path | None, faults: Path | None) -> tuple[Fleet, FaultPlan]:
 
 
 async def _serve(log: Log, settings: Settings, stop: asyncio.Event, *, on_kafka: bool) -> None:
-    """Run the worker that fits the log."""
+    """Run the worker that fits the log; raise `Usage` where it is not let in."""
     if on_kafka:
         from processors import plain
+        from processors.setup import Refused
 
-        await plain.run(log, settings, stop)
+        try:
+            await plain.run(log, settings, stop)
+        except Refused as error:
+            raise Usage(str(error)) from None
     else:
         from processors import embedded
 

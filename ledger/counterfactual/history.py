@@ -52,11 +52,15 @@ _STOPPED = frozenset({"stopped", "never-started"})
 #: What an input says about where it comes from, and not about what happened.
 _ABOUT = frozenset({"node", "incarnation", "node_time_us", "lease", "order", "request"})
 
+#: What a lease's nodes say of it; all else of a lease its user says.
+_OF_NODES = frozenset({"task.started", "task.ended", "task.use"})
+
 
 class Deed(NamedTuple):
     """Something that a lease's task or its user did by itself, ``after_us`` after the grant.
 
-    ``node`` is empty, and ``by`` is (source, id, fingerprint), for what its user said.
+    ``by`` is (source, id, fingerprint) for what its user said, and ``node`` then empty unless
+    it is about what the user did there.
     """
 
     after_us: int
@@ -166,7 +170,7 @@ class History:
         for order in state.orders.values():
             event = {
                 "order": order.id, "kind": order.kind, "node": order.node, "lease": order.lease,
-                "units": order.units, "steps": order.steps,
+                "units": order.units, "steps": order.steps, "enabled": order.enabled,
             }  # fmt: skip
             self._issued(event, order.issued_us)
 
@@ -236,6 +240,18 @@ class History:
         self._did(run, record, offset, "")
         return True
 
+    def begun(self, record: Record, offset: int) -> bool:
+        """Keep that a user has started the command of a lease, on one of its nodes."""
+        run = self._live.get(record["input"]["data"]["lease"])
+        if run is None or record["outcome"]["code"] == "id_conflict":
+            return False
+        node = record["input"]["data"]["node"]
+        if node not in run.nodes:
+            return False
+        self._about = run.lease
+        self._did(run, record, offset, node)
+        return True
+
     def cancel(self, record: Record, offset: int) -> bool:
         """Keep that a user ends a request that runs; one that waits is given up at its time."""
         attempts = self.attempts.get(record["input"]["data"]["request"])
@@ -251,7 +267,8 @@ class History:
     def _did(self, run: Run, record: Record, offset: int, node: str) -> None:
         given = record["input"]
         after_us = record["time_us"] - run.granted_us
-        by = None if node else (given["source"], given["id"], given["fp"])
+        said_by_node = given["type"] in _OF_NODES
+        by = None if said_by_node else (given["source"], given["id"], given["fp"])
         run.deeds.append(Deed(after_us, offset, given["type"], node, _said(given["data"]), by))
 
     def _answered(self, order: Ordered, record: Record, offset: int) -> None:
@@ -330,6 +347,7 @@ _INPUTS: dict[str, Callable[[History, Record, int], bool]] = {
     "order.failed": History.order,
     "lease.release": History.word,
     "lease.extend": History.word,
+    "task.begin": History.begun,
     "request.cancel": History.cancel,
 }
 

@@ -110,7 +110,7 @@ class World:
         for order in list(state.orders.values()):
             key = order_key(
                 {"kind": order.kind, "lease": order.lease, "node": order.node,
-                 "units": order.units, "steps": order.steps}
+                 "units": order.units, "steps": order.steps, "enabled": order.enabled}
             )  # fmt: skip
             self._ordered(order.id, key, order.units, order.issued_us)
         self._pending += self._changes.at_start(state, self._history.applied)
@@ -245,12 +245,16 @@ class World:
     def _stray(self, kind: str, data: dict[str, Any], code: str) -> str:
         """Return why a recorded input must not be fed: here it would be believed, there it was not.
 
-        Empty for one that may be.
+        Empty for one that may be: as long as every decision is the recorded one, any.
         """
+        if self.first_difference is None:
+            return ""
         state = self.state
         if kind in _OF_LEASE and data["lease"] in state.leases:
+            if code == "already_released":
+                return "of a lease that was over"
             refused = CODES[code].kind is not Kind.YES
-            return "of a lease that was over" if refused or kind != "lease.reclaim" else ""
+            return "refused in the log" if refused or kind != "lease.reclaim" else ""
         if kind in _OF_ORDER and data["order"] in state.orders:
             return "of an order that was closed"
         if kind == "request.cancel":
@@ -330,6 +334,7 @@ class World:
             about = {"request": lease.request} if cue.type == "request.cancel" else {
                 "lease": lease.id
             }  # fmt: skip
+            about |= {"node": cue.node} if cue.node else {}
             data = adapter(cue.type, 1).validate_python(about | cue.said, strict=False)
             self._did = due.offset
             self._feed(due.time_us, cue.type, data, cue.by[0], cue.by[1:] if cue.exact else None)

@@ -59,7 +59,7 @@ def _imply_cohorts(objects: Objects) -> None:
     for quota in [*objects.cohorts.values(), *objects.queues.values()]:
         if quota.parent is not None and quota.parent not in objects.cohorts:
             reason = f"{quota.parent} has no object; it gets the total of its members"
-            objects.notes.append(Note(f"{quota.path}.spec", reason))
+            objects.notes.append(Note(quota.path, reason))
             objects.cohorts[quota.parent] = Quota(quota.path, quota.parent, None, is_cohort=True)
     for cohort in objects.cohorts.values():
         seen = {cohort.name}
@@ -122,7 +122,7 @@ def _tenants(objects: Objects) -> _Tenants:
         taken.update(others)
         if tenants.below[name] and objects.queues[name].rules["preemption"] != "never":
             reason = "evicts within a namespace only, not all that share the ClusterQueue"
-            objects.notes.append(Note(f"{objects.queues[name].path}.spec.preemption", reason))
+            objects.notes.append(Note(f"{objects.queues[name].path}.preemption", reason))
     return tenants
 
 
@@ -248,7 +248,7 @@ def _weight(tree: _Tree, quota: Quota) -> int:
     weight = max(1, min(up(exact), _MAX_WEIGHT))
     if weight != exact:
         reason = f"{quota.weight} becomes {weight}: a weight is from 1 to {_MAX_WEIGHT}"
-        tree.notes.append(Note(f"{quota.path}.spec.fairSharing.weight", reason))
+        tree.notes.append(Note(f"{quota.path}.fairSharing.weight", reason))
     return weight
 
 
@@ -287,7 +287,7 @@ def _without_local(
     else:
         reason = "no LocalQueue leads to it, and every namespace may make one: everybody may submit"
         ways.setdefault(quota.name, []).append((quota, []))
-    objects.notes.append(Note(f"{quota.path}.spec.namespaceSelector", reason))
+    objects.notes.append(Note(f"{quota.path}.namespaceSelector", reason))
 
 
 def _queue(objects: Objects, name: str, ways: list[tuple[Quota, list[str]]]) -> list[Record]:

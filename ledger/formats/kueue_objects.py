@@ -279,7 +279,7 @@ def _quota(objects: Objects, name: str, spec: Fields, above: str, *, is_cohort: 
     parent = spec.text(above) or None
     if parent and not _fits(objects, parent, spec, f"{above} is left out"):
         parent = None
-    quota = Quota(spec.path.removesuffix(".spec"), name, parent, is_cohort)
+    quota = Quota(spec.path, name, parent, is_cohort)
     sharing = spec.fields("fairSharing")
     if sharing is not None:
         weight = sharing.quantity("weight")

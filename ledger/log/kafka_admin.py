@@ -1,4 +1,4 @@
-"""Kafka's topics: list, create, describe. And how Kafka's errors become the port's."""
+"""Kafka's topics: list, create, describe; groups. And how Kafka's errors become the port's."""
 
 from __future__ import annotations
 
@@ -121,6 +121,17 @@ class KafkaTopics:
             )
             for name in found
         }
+
+    async def assignor_of(self, group: str) -> str:
+        """Return the assignor of a consumer group's members; empty where none is told.
+
+        That is so without members, in a rebalance, and for who may not ask.
+        """
+        async with self._admin(f"describe group {group}") as admin:
+            answers = await admin.describe_consumer_groups([group])
+        # One row a group: error code, name, state, kind of protocol, assignor, members.
+        rows = [row for answer in answers for row in answer.groups if row[5]]
+        return str(rows[0][4]) if rows else ""
 
     @contextlib.asynccontextmanager
     async def _admin(self, doing: str) -> AsyncIterator[Any]:

@@ -187,7 +187,7 @@ def advise(one: Demand, span_us: int) -> list[Advice]:
         f"{duration_text(span_us)}, {one.requests} requests and waits;"
         f" leased {hours_text(one.leased_milli_us)}, waited for devices"
         f" {hours_text(one.waited['devices'])}, of which {hours_text(one.scattered_milli_us)}"
-        f" while as much was free; for a layout {hours_text(one.waited['layout'])}; for quota"
+        f" while as much was free; for another layout {hours_text(one.waited['layout'])}; for quota"
         f" {hours_text(one.waited['quota'])}, of which {hours_text(one.held_back_milli_us)} while"
         " as much was free"
     )
@@ -221,13 +221,17 @@ def _otherwise(one: Demand, basis: str) -> Iterator[Advice]:
     """Yield what would have helped without more devices."""
     noise = one.leased_milli_us * _NOISE_PERMILLE // 1000
     if one.scattered_milli_us + one.waited["layout"] > noise:
+        scattered = hours_text(one.scattered_milli_us + one.waited["layout"])
         words = (
-            "what was free was enough in sum, not in one place:"
+            f"{scattered} were waited for though free in sum, not in one place or layout:"
             " another layout, placement policy or smaller asks"
         )
         yield Advice(one.hardware, "layout", words, None, basis)
     if one.held_back_milli_us > noise:
-        words = "devices were free while quotas held requests back: look at quotas before buying"
+        words = (
+            f"devices were free while quotas held {hours_text(one.held_back_milli_us)} back:"
+            " look at quotas before buying"
+        )
         yield Advice(one.hardware, "quota", words, None, basis)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 
+from ledger.metering.policy import POLICIES, MeteringPolicy
 from ledger.metering.stream import PartitionMeter
 from ledger.operations.measure import Range, Reading, Window
 from ledger.operations.register import Register, time_of
@@ -42,10 +43,15 @@ class Follower(Protocol):
 
 
 class Edges(NamedTuple):
-    """The times of the first record of a log and of its last decision, UTC (µs)."""
+    """The times of the first record of a log, its last decision and its last record, UTC (µs).
+
+    A claim is appended after what it then decides came in: decisions that follow it may be of
+    an earlier time, and all of them.
+    """
 
     first_us: int
     last_us: int
+    end_us: int
 
 
 class Gathered:
@@ -60,10 +66,11 @@ class Gathered:
         window: Window,
         zone: str = "UTC",
         until_us: int | None = None,
+        policy: MeteringPolicy = POLICIES["pool"],
     ) -> None:
-        """Begin with nothing."""
+        """Begin with nothing; ``policy`` says which time is charged to its holder."""
         self.until_us = window.end_us if until_us is None else until_us
-        self.time = TimeUse(Window(window.start_us, self.until_us))
+        self.time = TimeUse(Window(window.start_us, self.until_us), policy)
         self.tasks = Tasks(window)
         self.register = Register(window)
         self.reading = Reading(window, zone)
@@ -92,7 +99,7 @@ class Gathered:
     def finish(self, prices: Prices | None = None) -> None:
         """Close what is open, once everything was read; raise as `TimeUse.finish` does."""
         self.time.finish(prices)
-        self.tasks.finish()
+        self.tasks.finish(self.until_us)
         read, within = (
             tuple(Range(first, last) for _, (first, last) in sorted(one.items()))
             for one in (self._read, self._within)
@@ -105,26 +112,32 @@ def _extend(ranges: dict[int, list[str]], partition: int, position: str) -> None
 
 
 async def edges_of(log: Log, prefix: str, upto: Upto | None = None) -> Edges | None:
-    """Return when the first and the last decision of a log were; None where it has none.
+    """Return when the first and the last records of a log were; None where none is a decision.
 
     Reads the ends of each partition only; raises as the log does.
     """
     upto = Upto() if upto is None else upto
     topic = full_name(prefix, "events")
-    firsts, lasts = [], []
+    firsts, lasts, ends = [], [], []
     for number in range(await log.partitions(topic)):
         end = await log.end(topic, number)
         end = min(end, (upto.offsets or {}).get(number, end))
         begin = await log.begin(topic, number)
         starts = list(range(begin, end, _CHUNK))
         for start in reversed(starts):
-            decided = _times(await _between(log, topic, number, (start, end)), upto)
+            decided, claimed = _times(await _between(log, topic, number, (start, end)), upto)
+            ends += claimed
             if decided:
                 lasts.append(max(decided))
-                first = await log.read(topic, number, begin, 1)
-                firsts.append(min([*_times(first, upto), *(one.time_us for one in first)]))
                 break
-    return Edges(min(firsts), max(lasts)) if firsts else None
+        else:
+            continue
+        for start in starts:
+            decided, claimed = _times(await _between(log, topic, number, (start, end)), upto)
+            firsts += decided + claimed
+            if decided:
+                break
+    return Edges(min(firsts), max(lasts), max(lasts + ends)) if lasts else None
 
 
 async def _between(log: Log, topic: str, partition: int, bounds: tuple[int, int]) -> list[Record]:
@@ -141,9 +154,9 @@ async def _between(log: Log, topic: str, partition: int, bounds: tuple[int, int]
     return found
 
 
-def _times(records: Sequence[Record], upto: Upto) -> list[int]:
-    """Return the times of the decisions that are not after ``upto``."""
-    found = []
+def _times(records: Sequence[Record], upto: Upto) -> tuple[list[int], list[int]]:
+    """Return the times of decisions and of claims that are not after ``upto``, as `time_of` has."""
+    decided, claimed = [], []
     for one in records:
         if upto.time_us is not None and one.time_us > upto.time_us:
             break
@@ -152,9 +165,12 @@ def _times(records: Sequence[Record], upto: Upto) -> list[int]:
         except orjson.JSONDecodeError:
             # Whoever reads on says what is wrong with it.
             continue
-        if isinstance(data, dict) and data.get("kind") == "decision":
-            found.append(int(data["time_us"]))
-    return found
+        kind = data.get("kind") if isinstance(data, dict) else ""
+        if kind == "decision":
+            decided.append(int(data["time_us"]))
+        elif kind == "claim":
+            claimed.append(one.time_us)
+    return decided, claimed
 
 
 async def gather(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ledger.amounts import per_cent, time_text
+from ledger.amounts import per_cent, permyriad, time_text
 from ledger.operations.words import amount_text
 
 if TYPE_CHECKING:
@@ -90,10 +90,8 @@ class Metric:
 
     @property
     def permyriad(self) -> int | None:
-        """Return its share in ten-thousandths, rounded down; None where there is none."""
-        if self.numerator is None or not self.denominator:
-            return None
-        return self.numerator * 10_000 // self.denominator
+        """Return its share in ten-thousandths, to the nearest; None where there is none."""
+        return permyriad(self.numerator, self.denominator)
 
     def plain(self, reading: Reading) -> dict[str, Any]:
         """Return it as JSON has it."""

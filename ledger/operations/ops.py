@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.amounts import time_text
+from ledger.amounts import permyriad, time_text
 from ledger.metering.report import DENOMINATORS
 from ledger.operations.causes import FREE, KINDS, USED, WASTE
 from ledger.operations.charts import Bars, Stacked
@@ -45,13 +45,14 @@ def ops_report(found: Gathered) -> Report:
 
 
 def money_of(found: Gathered) -> dict[str, object]:
-    """Return what JSON says of the prices; nothing without any."""
-    prices = found.time.prices
+    """Return what JSON says of who pays, and of the prices where there are any."""
+    prices, payers = found.time.prices, found.time.policy.plain()
     if prices is None:
-        return {}
+        return payers
     book = prices.book
     return {
-        "currency": book.currency, "price_book": book.book, "price_book_sha256": prices.sha256
+        **payers, "currency": book.currency, "price_book": book.book,
+        "price_book_sha256": prices.sha256,
     }  # fmt: skip
 
 
@@ -210,7 +211,7 @@ def _hardware(found: Gathered) -> Section:
                 "used": kinds[USED],
                 "free": kinds[FREE],
                 "lost": present - kinds[USED] - kinds[FREE],
-                "used_share": kinds[USED] * 10_000 // present if present else None,
+                "used_share": permyriad(kinds[USED], present),
             }
         )
     columns = (
@@ -308,11 +309,12 @@ def _refusals(found: Gathered) -> Section:
 
 def _tenants(found: Gathered) -> Section:
     """Return what each tenant asked and had."""
-    money = found.time.tenant_money()
-    names = sorted(found.tasks.by_tenant.keys() | found.time.by_tenant.keys())
+    time = found.time
+    money = time.tenant_money()
+    names = sorted(found.tasks.by_tenant.keys() | time.by_tenant.keys() | time.charged.keys())
     rows = []
     for name in names:
-        kinds, counts = found.time.by_tenant.get(name), found.tasks.by_tenant.get(name)
+        kinds, counts = time.by_tenant.get(name), found.tasks.by_tenant.get(name)
         rows.append(
             {
                 "tenant": name,
@@ -320,6 +322,7 @@ def _tenants(found: Gathered) -> Section:
                 "allocated": sum(kinds.values()) if kinds else 0,
                 "idle_held": kinds["idle-held"] if kinds else 0,
                 "fragmentation": kinds["fragmentation"] if kinds else 0,
+                "charged": time.charged[name],
                 "money": None if money is None else money.get(name, 0),
             }
         )
@@ -331,7 +334,8 @@ def _tenants(found: Gathered) -> Section:
         Column("allocated", "allocated", "milli_us", "time under its leases"),
         Column("idle_held", "idle held", "milli_us", KINDS["idle-held"].formula),
         Column("fragmentation", "fragmentation", "milli_us", KINDS["fragmentation"].formula),
-        Column("money", "money", "nanos", "allocated x price agreed"),
+        Column("charged", "charged", "milli_us", f"what policy {time.policy.name} lets it pay"),
+        Column("money", "money", "nanos", "charged x price agreed, as on the bill"),
     )
     return Section("tenants", "Tenants", "task", columns=columns, rows=tuple(rows))
 

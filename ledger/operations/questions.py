@@ -174,8 +174,7 @@ def _using(trial: Trial) -> Grounded:
         "lost_milli_us": dict(sorted(lost.items())), "present_milli_us": time.present_milli_us,
     }  # fmt: skip
     shares = ", ".join(
-        f"{per_cent(total.parts['allocated'] * 10_000 // amount if amount else None)} of {name}"
-        for name, amount in wholes.items()
+        f"{per_cent(total.parts['allocated'], amount)} of {name}" for name, amount in wholes.items()
     )
     most = sorted(lost, key=lambda name: (-lost[name], name))
     told = ", ".join(f"{name} {hours_text(lost[name])}" for name in most) or "nothing"

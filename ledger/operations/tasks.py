@@ -128,14 +128,14 @@ class Tasks:
             elif event["type"] == "request.rejected" and at.within:
                 self._rejected(event, refused_shape(state, seen.data))
 
-    def finish(self) -> None:
-        """Count what waits or runs at the end of the window."""
+    def finish(self, until_us: int) -> None:
+        """Count what waits or runs at the end of the window; waits are known ``until_us``."""
         for asked in self.live.values():
             if asked.since_us is None:
                 self.counts["running"] += 1
                 continue
             self.counts["waiting"] += 1
-            self._waited(asked, self.window.end_us)
+            self._waited(asked, until_us)
             if asked.here and not asked.granted:
                 asked.shape.waiting += 1
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.billing.prices import UNITS as PRICED
 from ledger.billing.seconds import apportion
+from ledger.metering.policy import POLICIES, MeteringPolicy
 from ledger.metering.report import Report as Sums
 from ledger.metering.rows import GPU_HOUR_MILLI_US, Ended, Row
 from ledger.operations.causes import FREE, KINDS, USED, divide
@@ -44,21 +45,22 @@ def _bounds_of(window: Window) -> tuple[int, ...]:
 
 
 class _Priced(NamedTuple):
-    """What has one price at a time: whose and what it was, and the kind of time."""
+    """What has one price at a time: what it was, the kind of time, and who is charged for it."""
 
     model: str
     profile: str
     delivery: str
     kind: str
-    tenant: str
+    payer: str
 
 
 class TimeUse:
     """Sums the rows of one window. Rows and ends are given to `take`; `finish` is called once."""
 
-    def __init__(self, window: Window) -> None:
-        """Begin with nothing."""
+    def __init__(self, window: Window, policy: MeteringPolicy = POLICIES["pool"]) -> None:
+        """Begin with nothing; ``policy`` says which time is charged to its holder."""
         self.window = window
+        self.policy = policy
         self.prices: Prices | None = None
         self.bounds = _bounds_of(window)
         self.kinds: Counter[str] = Counter()
@@ -67,6 +69,8 @@ class TimeUse:
         #: Hardware -> kind of time -> capacity x time.
         self.of_hardware: dict[Hardware, Counter[str]] = {}
         self.by_tenant: dict[str, Counter[str]] = {}
+        #: Tenant -> capacity x time that is charged to it, as the bill charges it.
+        self.charged: Counter[str] = Counter()
         #: Hardware -> time -> change of (leased, leased or free) from then on, in thousandths.
         self.changes: dict[Hardware, dict[int, list[int]]] = {}
         self._money: Counter[str] = Counter()
@@ -106,6 +110,7 @@ class TimeUse:
         kinds = self.of_hardware.setdefault(hardware, Counter())
         tenant = held.tenant if held is not None and row.state == "allocated" else ""
         about = (row.model, held.profile if held else "", held.delivery if held else "")
+        payer = held.tenant if held is not None and self.policy.holder_pays_for(row) else ""
         bars = list(self._bars_of(start_us, end_us))
         for kind, milli in parts:
             self.kinds[kind] += milli * span_us
@@ -114,9 +119,11 @@ class TimeUse:
                 self.bars[at, kind] += milli * length_us
             if tenant:
                 self.by_tenant.setdefault(tenant, Counter())[kind] += milli * span_us
-            _, priced = self._priced.setdefault(_Priced(*about, kind, tenant), (row, Counter()))
+            _, priced = self._priced.setdefault(_Priced(*about, kind, payer), (row, Counter()))
             priced[start_us] += milli
             priced[end_us] -= milli
+            if payer:
+                self.charged[payer] += milli * span_us
         self._change(row, hardware, start_us, end_us)
 
     def _bars_of(self, start_us: int, end_us: int) -> Iterator[tuple[int, int]]:
@@ -154,8 +161,8 @@ class TimeUse:
             price = prices.of(row, first_us // 1_000_000)
             nanos = amount * price.agreed_nanos * (PRICED["GPU-Hours"] // PRICED[price.unit])
             self._money[key.kind] += nanos
-            if key.tenant:
-                self._tenant_money[key.tenant] += nanos
+            if key.payer:
+                self._tenant_money[key.payer] += nanos
 
     def money(self) -> dict[str, int] | None:
         """Return what each kind of time cost, in nanos; None without prices.
@@ -168,10 +175,10 @@ class TimeUse:
         return dict(zip(KINDS, apportion(amounts, GPU_HOUR_MILLI_US), strict=True))
 
     def tenant_money(self) -> dict[str, int] | None:
-        """Return what the leases of each tenant cost, in nanos; None without prices."""
+        """Return what each tenant is charged, in nanos, as its bill; None without prices."""
         if self.prices is None:
             return None
-        names = sorted(self.by_tenant)
+        names = sorted(self.by_tenant.keys() | self.charged.keys())
         amounts = [self._tenant_money[name] for name in names]
         return dict(zip(names, apportion(amounts, GPU_HOUR_MILLI_US), strict=True))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.metering.policy import POLICIES, MeteringPolicy
 from ledger.operations.boundary import Boundary
 from ledger.operations.gather import Gathered
 from ledger.operations.stories import Stories
@@ -27,9 +28,10 @@ class Trial(Gathered):
         window: Window,
         zone: str = "UTC",
         until_us: int | None = None,
+        policy: MeteringPolicy = POLICIES["pool"],
     ) -> None:
-        """Begin with nothing."""
-        super().__init__(window, zone, until_us)
+        """Begin with nothing; ``policy`` is that of `Gathered`."""
+        super().__init__(window, zone, until_us, policy)
         self.boundary = Boundary(window)
         self.stories = Stories(window)
         self.digest = ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ledger.core.state import Request, State
     from schemas.requests import RequestSubmit
 
-__all__ = ["Template", "filled", "longest_run_us", "refused", "template_for"]
+__all__ = ["Template", "filled", "longest_run_us", "missing", "refused", "template_for"]
 
 _US = 1_000_000
 
@@ -101,6 +101,16 @@ def filled(state: State, asked: RequestSubmit) -> RequestSubmit:
     return found
 
 
+def missing(template: Template, said: RequestSubmit) -> list[str]:
+    """Return the fields that the template wants said and the request, as it came, does not say."""
+    stated = said.model_fields_set
+    return [one for one in template.required if one not in stated or _empty(getattr(said, one))]
+
+
+def _empty(value: object) -> bool:
+    return value is None or value == ""
+
+
 def refused(
     state: State, said: RequestSubmit, whole: RequestSubmit, charge_milli: int
 ) -> Answer | None:
@@ -112,9 +122,10 @@ def refused(
     if template is None:
         return None
     about: Numbers = {"template": template.name}
-    for name in template.required:
-        if name not in said.model_fields_set or getattr(said, name) in (None, ""):
-            return "template_requires", about | {"field": name}
+    if lacks := missing(template, said):
+        # The first is the one that a reader of older records knows.
+        also: Numbers = {"also": ", ".join(lacks[1:])} if lacks[1:] else {}
+        return "template_requires", about | {"field": lacks[0]} | also
     if whole.task.type != template.task_type:
         compared: Numbers = {"asked": whole.task.type, "allowed": template.task_type}
         return "template_forbids", about | {"field": "task.type"} | compared

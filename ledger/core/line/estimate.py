@@ -56,7 +56,6 @@ _QUICK_AHEAD = 32
 _QUICK_SHAPES = 32
 _QUICK_QUOTAS = 64
 
-
 #: When units are free of a lease: time in µs, the lease, the units.
 End = tuple[int, str, tuple[str, ...]]
 
@@ -113,7 +112,11 @@ def estimate(state: State, asker: Asker, now_us: int) -> Estimate:
     if found.basis != "open_end":
         return found
     mine = tuple(name for name in never if walk.concerns(state.leases[name]))
-    return Estimate(None, "open_end", mine) if mine else Estimate(None, "no_supply")
+    # With all of them ended, and nobody ahead, there may be no room still: then more is short.
+    late = [(now_us, name, _units_of(state.leases[name])) for name in mine]
+    alone = _Walk(state, asker._replace(rank=(-(1 << 62), 0, 0)), now_us)
+    enough = alone.to_start([*cleaning, *ends, *late], _MOST_AHEAD).start_us is not None
+    return Estimate(None, "open_end", mine) if mine and enough else Estimate(None, "no_supply")
 
 
 def quick_estimate(state: State, asker: Asker, now_us: int) -> Estimate | None:
