@@ -157,7 +157,8 @@ class LocalKafka:
 
     def _format(self, classpath: str, properties: Path) -> None:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ["format", "--cluster-id", cluster, "--config", str(properties)]
+        # One word: the id may begin with a hyphen.
+        arguments = ["format", f"--cluster-id={cluster}", "--config", str(properties)]
         try:
             done = subprocess.run(
                 [*_java(classpath), "kafka.tools.StorageTool", *arguments],

@@ -16,6 +16,14 @@ from ledger.cli.ending import run_until_interrupted
 
 ROOT = Path(__file__).parent.parent
 
+#: Whoever runs the tests may ignore Ctrl-C, and that is inherited.
+START = """
+import signal
+import sys
+from ledger.cli.common import run
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
 #: What is interrupted after it has said that it is ready; each would go on for longer.
 WORK = {
     "it counts, and awaits nothing": """
@@ -36,7 +44,6 @@ async def work():
 """,
     "it gives back what it holds, which takes longer": """
 import asyncio
-import sys
 
 async def work():
     print("ready", flush=True)
@@ -52,7 +59,7 @@ async def work():
 @pytest.mark.parametrize("name", WORK)
 def test_ctrl_c_ends_it_soon_and_without_a_traceback(name: str) -> None:
     """Exit 130, of the whole group of processes, as a terminal does it."""
-    program = f"{WORK[name]}\nimport sys\nfrom ledger.cli.common import run\nsys.exit(run(work))"
+    program = f"{START}{WORK[name]}\nsys.exit(run(work))"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -195,3 +196,11 @@ async def test_a_broker_killed_during_appends(
         await asyncio.sleep(1.0)
         assert values(await log.read(topic, 0, end)) == [b"after-0", b"after-1"]
         assert b"while-down-0" not in found.values()
+
+
+def test_a_broker_starts_whatever_its_cluster_is_called(
+    own_kafka: Callable[[], LocalKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One id of sixty-four begins with a hyphen, as an option does."""
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=bytes([0xF8] * 16)))
+    assert own_kafka().pid is not None
