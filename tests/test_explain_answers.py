@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ledger.answers.placed import granting, placed_by_record
+from ledger.answers.placed import Placed, granting, placed_by_record
 from ledger.cli.explained import explained
 from ledger.core.fold import Fold
 from ledger.explain import why
@@ -319,6 +319,17 @@ def test_taken_back_by_an_operator() -> None:
     assert "reclaimed by operator: test" in explained(found)
 
 
+def placed_of(cell: CoreDriver, name: str) -> Placed:
+    """Say where a request was placed and why, by the state before the record that granted it."""
+    seen, granted = granting(history(cell), cell.key(name)) or (None, None)
+    assert seen is not None
+    assert granted is not None
+    fold = Fold()
+    for offset in range(seen.record.offset):
+        fold.apply(offset, cell.records[offset])
+    return placed_by_record(fold.cells["c"], seen, granted)
+
+
 def test_why_this_device() -> None:
     """The fullest node that is enough is chosen; the next best are told with their numbers."""
     cell = site(3, 4)
@@ -326,13 +337,7 @@ def test_why_this_device() -> None:
     ask(cell, "b", 3)
     ask(cell, "mine", 1)
     ask(cell, "later", 1)
-    seen, granted = granting(history(cell), cell.key("mine")) or (None, None)
-    assert seen is not None
-    assert granted is not None
-    fold = Fold()
-    for offset in range(seen.record.offset):
-        fold.apply(offset, cell.records[offset])
-    placed = placed_by_record(fold.cells["c"], seen, granted)
+    placed = placed_of(cell, "mine")
     assert [("n2", 1, 0)] == [(one.node, one.free_before, one.free_after) for one in placed.chosen]
     assert ["n1", "n3"] == [one.node for others in placed.others for one in others]
     assert 3 == placed.nodes_with_room
@@ -344,13 +349,7 @@ def test_a_slice_that_was_made_for_a_request_was_free_to_it() -> None:
     cell = cell_with(h100("GPU-a", piece("1g.10gb", 0)))
     cell.submit("mine", {"mode": "mig", "profile": "3g.40gb"})
     carry_out(cell)
-    seen, granted = granting(history(cell), cell.key("mine")) or (None, None)
-    assert seen is not None
-    assert granted is not None
-    fold = Fold()
-    for offset in range(seen.record.offset):
-        fold.apply(offset, cell.records[offset])
-    placed = placed_by_record(fold.cells["c"], seen, granted)
+    placed = placed_of(cell, "mine")
     assert [("n1", 1, 0)] == [(one.node, one.free_before, one.free_after) for one in placed.chosen]
     assert 1 == placed.nodes_with_room
 

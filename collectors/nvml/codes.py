@@ -5,7 +5,10 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import cache
 
-__all__ = ["ABSENT", "GONE", "NO_VALUE", "Code", "code_of", "word"]
+__all__ = ["ABSENT", "GONE", "IMPLAUSIBLE", "NO_VALUE", "Code", "code_of", "word"]
+
+#: Why a value is missing that was told and cannot be.
+IMPLAUSIBLE = "implausible"
 
 #: What NVML writes into an unsigned 32-bit field that has no value: no instance, no profile.
 NO_VALUE = 0xFFFF_FFFF

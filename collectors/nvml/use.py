@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from collectors.nvml.calls import read
+from collectors.nvml.codes import IMPLAUSIBLE
 from collectors.nvml.gpm import Counters, counters
 from collectors.nvml.readings import DeviceUse, InstanceUse, Memory, Process, ProcessUse
 from collectors.nvml.session import Unit
@@ -63,8 +64,6 @@ _SLOW = {
 
 _PERCENT, _WHOLE_PERCENT = "_percent", 100
 _PARTS = ("sm_percent", "memory_percent", "encoder_percent", "decoder_percent")
-#: Why a value is missing that was told and cannot be.
-_IMPLAUSIBLE = "implausible"
 
 
 def read_uses(
@@ -166,7 +165,7 @@ class _Sample:
         """Return the value; of a part of a hundred more than that is no reading, and missing."""
         if value is None or not field.endswith(_PERCENT) or 0 <= value <= _WHOLE_PERCENT:
             return value
-        self.missing[call] = _IMPLAUSIBLE
+        self.missing[call] = IMPLAUSIBLE
         return None
 
     def _noted(self, call: str, found: Reading) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from collectors.nvml.codes import ABSENT, word
+from collectors.nvml.codes import ABSENT, IMPLAUSIBLE, word
 from schemas.usage import DeviceUsage, ProcessUsage, SliceUsage
 
 if TYPE_CHECKING:
@@ -221,10 +221,6 @@ def _rise(before: DeviceUse | None, now: DeviceUse, counter: str) -> int | None:
     return new - old if old is not None and new is not None and new >= old else None
 
 
-#: Why a value is missing that was told and cannot be.
-_IMPLAUSIBLE = "implausible"
-
-
 def _told(plain: dict[str, Any]) -> dict[str, Any] | None:
     """Return what the record says of a device, less the values that it has no room for.
 
@@ -241,7 +237,7 @@ def _told(plain: dict[str, Any]) -> dict[str, Any] | None:
         return found
     missing = dict(list(found["missing"].items())[: _MOST_MISSING - len(lost)])
     kept = {name: value for name, value in found.items() if name not in lost}
-    kept["missing"] = missing | dict.fromkeys(sorted(lost), _IMPLAUSIBLE)
+    kept["missing"] = missing | dict.fromkeys(sorted(lost), IMPLAUSIBLE)
     return None if _out_of_room(DeviceUsage, kept) else kept
 
 
