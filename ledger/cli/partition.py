@@ -13,6 +13,7 @@ from ledger.cli.policy_apply import Operator
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from ledger.core.fold import Fold
     from ledger.core.state import State
     from ledger.log.port import Log
     from schemas.requests import DeviceMode, DevicePartition
@@ -166,7 +167,9 @@ async def _order(
     Raise `No` when the ledger refuses it, the node fails, or it has not ended in the time that
     is waited for an answer.
     """
+    from ledger.cli.positions import Starts, stores_of
     from ledger.cli.requests import say
+    from ledger.replay.states import fold_at
     from ledger.wording import numbers_text
 
     async with session.open(write=True) as log:
@@ -179,10 +182,15 @@ async def _order(
         if not wait:
             session.note(f"ordered as {order}; {follow}")
             return
-        partition = int(reply.position.partition("/")[2].partition("@")[0])
+        number, _, offset = reply.position.rpartition("/")[2].partition("@")
+        partition, place = int(number), {int(number): int(offset)}
+        # What was there before the answer is gone over first: that is no waiting for the node.
+        folds = await fold_at(
+            log, session.prefix, place, stores_of(session, Starts()), with_ids=False
+        )
         try:
             async with asyncio.timeout(speaker.limit_s):
-                end = await _end_of(log, session.prefix, partition, str(order))
+                end = await _end_of(log, session.prefix, partition, folds[partition], str(order))
         except TimeoutError:
             raise No(
                 f"{order} is ordered, and its node has not answered in {speaker.limit_s:g} s;"
@@ -198,12 +206,10 @@ async def _order(
         raise No(f"the node could not do it: {reason or how}{compared}; gpuledger show {order}")
 
 
-async def _end_of(log: Log, prefix: str, partition: int, order: str) -> dict[str, Any]:
-    """Return the event that ends the order, when it is there."""
-    from ledger.core.fold import Fold
+async def _end_of(log: Log, prefix: str, partition: int, fold: Fold, order: str) -> dict[str, Any]:
+    """Return the event that ends the order, when it is there: read from where the fold stands."""
     from ledger.reading import read_events
 
-    fold = Fold().reading()
     while True:
         async for seen in read_events(log, prefix, partition, fold):
             for event in seen.data["events"] if seen.verdict == "effective" else ():
