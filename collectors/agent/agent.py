@@ -33,6 +33,7 @@ from collectors.said import Said
 from collectors.use.watch import UseWatch
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
     from collectors.agent.journal import Journal, OrderRow
@@ -50,6 +51,9 @@ __all__ = ["NodeAgent", "NodeOptions"]
 
 _log = structlog.get_logger(__name__)
 _US = 1_000_000
+
+#: So many rounds at least are left to NVML's process alone.
+_LEAST_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +234,56 @@ class NodeAgent:
         sweeps = [self._sweep_us] if self.journal.holds() else []
         samples = [] if self._use is None else [self._use.due_us]
         return min([self._look_us, self._listen_us, *samples, *sweeps, *self._due.values()])
+
+    async def rest(self, due_us: int, wake: asyncio.Event) -> int:
+        """Leave the node to NVML's process while nothing happens; return when `work` is due.
+
+        ``due_us`` is what `work` has returned, ``wake`` ends it when it is set. Until more is due
+        than what each second is asked, each second is as it was with the agent awake: devices
+        are sampled, listened to and looked at, and whatever there is to tell ends the rest.
+        """
+        wanted, every_us = self._dull(), self._options.look_us
+        rounds = 0 if wanted is None else -((due_us - self._whole_us()) // every_us)
+        if wanted is None or rounds < _LEAST_ROUNDS or wake.is_set():
+            return due_us
+        with self._health.waking(wake):
+            found = await self._reader.vigil(wanted, rounds, every_us, wake)
+        for at_us, uses in found.samples:
+            if self._use is not None:
+                self._use.take(at_us, uses)
+        now_us = self._now_us()
+        next_us = now_us if found.news else now_us + every_us - now_us % every_us
+        self._listen_us = next_us
+        if self._look_us:
+            self._look_us = next_us
+        return next_us
+
+    def _dull(self) -> Wanted | None:
+        """Return what each round asks while nothing happens; None: something does."""
+        options, use = self._options, self._use
+        periods = {options.look_us, options.watch.listen_us}
+        if use is not None:
+            periods.add(use.options.sample_us)
+        uuids = self._rounds.all_well()
+        at_ease = (
+            options.on_the_second
+            and len(periods) == 1
+            and self._quiet
+            and self._reader.is_well
+            and self._health.at_ease
+            and (use is None or use.at_ease)
+            and not self.journal.open_orders()
+        )
+        if not at_ease or uuids is None:
+            return None
+        _, events = self._health.due(self._known)
+        uses = None if use is None else {"uuids": list(self._known)}
+        return Wanted(uses, (uuids, []), [], events)
+
+    def _whole_us(self) -> int:
+        """Return when more is due than what each second is asked."""
+        samples = [] if self._use is None else [self._use.whole_us]
+        return min([self._look_us and self._retell_us, self._health.signs_us, *samples])
 
     async def _round(self) -> list[OrderRow]:
         """Sample, listen and look where that is due; return the orders that may be answered now.

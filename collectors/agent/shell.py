@@ -153,6 +153,7 @@ class NodeShell:
             self._away = False
             # The ledger may have given this node up: then only an inventory brings it back.
             self._agent.retell()
+            self._wake.set()
         return sent
 
     async def _send(self) -> int:
@@ -228,6 +229,7 @@ class NodeShell:
             due_us = await self._agent.work()
             long.cancel()
             self._long.clear()
+            due_us = await self._agent.rest(due_us, self._wake)
             with contextlib.suppress(TimeoutError):
                 wait_s = (due_us - clock.steady_us()) / _US
                 async with asyncio.timeout(max(0.0, wait_s)):

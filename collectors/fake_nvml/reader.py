@@ -17,6 +17,8 @@ from collectors.nvml.session import Session
 from collectors.nvml.watchdog import ANSWER_S, Hung
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from collectors.fake_nvml.node import FakeNode
@@ -36,19 +38,27 @@ class FakeAsker:
     at once: simulated time is not waited for.
     """
 
-    def __init__(self, node: FakeNode) -> None:
-        """Ask this node."""
+    def __init__(self, node: FakeNode, session: Callable[[], Session] = Session) -> None:
+        """Ask this node, in a session that is made so."""
         self.node = node
-        self._session = Session()
+        self._made = session
+        self._session = session()
 
-    async def ask(self, op: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
+    async def ask(
+        self,
+        op: str,
+        *,
+        timeout_s: float | None = None,
+        hurry: asyncio.Event | None = None,
+        **arguments: Any,
+    ) -> Any:
         """See `collectors.nvml.watchdog.Asker`."""
         with on(self.node):
             try:
                 return OPS[op](self._session, **arguments)
             except CallHung as hung:
                 # The process would have been killed, and its session with it.
-                self._session = Session()
+                self._session = self._made()
                 about = hung.gpu or arguments.get("uuid", "")
                 limit_s = ANSWER_S if timeout_s is None else timeout_s
                 raise Hung(op, f"{hung.function} {about}".strip(), limit_s) from None

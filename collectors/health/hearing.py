@@ -6,6 +6,8 @@ XID. The same XID again, with the same leases there, is counted and told with th
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from collectors.health.kernel_log import KernelLog
 from collectors.health.rules import Limits, Struck
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from collectors.agent.journal import Journal
@@ -98,6 +100,25 @@ class Hearing:
     def struck(self) -> Mapping[str, list[Struck]]:
         """What was heard and not taken yet, by device."""
         return self._struck
+
+    @property
+    def at_ease(self) -> bool:
+        """Whether nothing waits to be told, and nothing stands unread in the kernel's log."""
+        unread = self._kernel is not None and self._kernel.has_more()
+        return not (self._lines or self._struck or unread)
+
+    @contextmanager
+    def waking(self, wake: asyncio.Event) -> Iterator[None]:
+        """Set the event in the block when the kernel's log has something to read."""
+        if self._kernel is None:
+            yield
+            return
+        loop, fd = asyncio.get_running_loop(), self._kernel.fd
+        loop.add_reader(fd, wake.set)
+        try:
+            yield
+        finally:
+            loop.remove_reader(fd)
 
     def heeded(self, known: Mapping[str, Device]) -> list[str]:
         """Return the devices of which `listen` asks what has happened."""

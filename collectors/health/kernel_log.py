@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -101,8 +102,8 @@ class KernelLog:
         """Open it. ``position`` is what this had as its own in the same boot."""
         self._path = path
         self._parser = Parser()
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        kind = os.fstat(self._fd)
+        self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        kind = os.fstat(self.fd)
         self._ring = not stat.S_ISREG(kind.st_mode)
         #: Of the ring the number read last, of a file its inode and how far it was read.
         self.position = position
@@ -117,7 +118,11 @@ class KernelLog:
 
     def close(self) -> None:
         """Let go of the log."""
-        os.close(self._fd)
+        os.close(self.fd)
+
+    def has_more(self) -> bool:
+        """Say whether there may be something to read; of a file that cannot be told."""
+        return not self._ring or bool(select.select([self.fd], [], [], 0)[0])
 
     def read(self) -> list[KernelXid]:
         """Return the XIDs since the last reading, in the order of the log."""
@@ -128,7 +133,7 @@ class KernelLog:
         found = []
         for _ in range(_MOST_RECORDS):
             try:
-                record = os.read(self._fd, _RECORD)
+                record = os.read(self.fd, _RECORD)
             except BlockingIOError:
                 break
             except BrokenPipeError:
@@ -150,8 +155,8 @@ class KernelLog:
             if now.st_ino != self.position[0]:
                 # It was rotated; all that was written to the old one has been read.
                 new = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                os.close(self._fd)
-                self._fd = new
+                os.close(self.fd)
+                self.fd = new
                 self.position = [now.st_ino, 0]
                 found += self._more()
             elif now.st_size < self.position[1]:
@@ -163,7 +168,7 @@ class KernelLog:
         """Return the whole lines that are new; half a line waits for its rest."""
         assert self.position is not None, "a file has one from the beginning"
         inode, at = self.position
-        data = os.pread(self._fd, _MOST_BYTES, at)
+        data = os.pread(self.fd, _MOST_BYTES, at)
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and len(data) == _MOST_BYTES:
             # No line is that long: what is no log must not stand in the way of what follows.

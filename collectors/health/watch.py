@@ -53,11 +53,14 @@ class HealthWatch:
         self._journal = journal
         self._options = options
         self._hearing = Hearing(reader, journal, options)
+        #: See `Hearing.waking`.
+        self.waking = self._hearing.waking
         #: Whether the last `listen` has heard anything that only a whole reading tells more of.
         self.heard = False
         self._memory: dict[str, Memory] = {}
         self._signs: dict[str, Signs] = {}
-        self._signs_us = 0
+        #: When `listen` asks for signs again, by the steady clock (us).
+        self.signs_us = 0
         self._asked_us = -1
         #: What was seen of each device at the last look, and whether it was said to be well.
         self._seen: dict[str, tuple[Seen, str]] = {}
@@ -76,9 +79,14 @@ class HealthWatch:
         """Let go of the kernel's log."""
         self._hearing.close()
 
+    @property
+    def at_ease(self) -> bool:
+        """See `Hearing.at_ease`."""
+        return self._hearing.at_ease
+
     def due(self, known: Mapping[str, Device]) -> tuple[list[str], list[str]]:
         """Return the devices of which `listen` asks for signs now, and for what has happened."""
-        due = self._now_us() >= self._signs_us
+        due = self._now_us() >= self.signs_us
         return self._signs_due() if due else [], self._hearing.heeded(known)
 
     def _signs_due(self) -> list[str]:
@@ -87,7 +95,7 @@ class HealthWatch:
     async def listen(self, known: Mapping[str, Device]) -> bool:
         """Hear what has happened; say whether the node is to be looked at now."""
         news = self.heard = await self._hearing.listen(known)
-        if not news and self._now_us() >= self._signs_us:
+        if not news and self._now_us() >= self.signs_us:
             await self._ask(self._signs_due())
             news = self._has_changed()
         return news
@@ -99,7 +107,8 @@ class HealthWatch:
 
     async def _ask(self, uuids: list[str]) -> None:
         self._asked_us = self._now_us()
-        self._signs_us = self._asked_us + self._options.signs_us
+        # At a listen that comes a little early rather than at one that comes late.
+        self.signs_us = self._asked_us + self._options.signs_us - self._options.listen_us // 2
         found = [await self._reader.signs(uuid) for uuid in uuids]
         self._signs = {one.uuid: one for one in found if not one.why}
 

@@ -32,6 +32,7 @@ __all__ = [
     "Reading",
     "Refused",
     "act",
+    "asleep",
     "library",
     "read",
     "use_library",
@@ -268,6 +269,12 @@ def watch(fd: int | None) -> None:
         return
     os.ftruncate(fd, WATCH_BYTES)
     _watched = mmap(fd, WATCH_BYTES)
+
+
+def asleep(number: int) -> None:
+    """Write into the watch file that no call is made, and which pause it is: it hangs in none."""
+    if _watched is not None:
+        _watched[:] = _label("asleep", str(number))
 
 
 @lru_cache(maxsize=4096)

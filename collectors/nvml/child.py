@@ -9,7 +9,8 @@ takes too long. One question at a time, one JSON object a line::
     {"id": 7, "refused": "in-use", "function": "nvmlGpuInstanceDestroy"}
     {"id": 7, "error": "no question is called 'devices'"}
 
-The end of the questions is the end of the process. Started with ``--fake FILE`` it answers
+An empty line is no question: it ends a question that waits (`vigil`) before its time. The end
+of the questions is the end of the process. Started with ``--fake FILE`` it answers
 from a described node (`collectors.fake_nvml.described`) instead of from the hardware.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -32,10 +34,13 @@ from collectors.nvml.session import Session
 from ledger.collector import relax
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
     from typing import BinaryIO
 
-__all__ = ["answer", "main", "serve"]
+__all__ = ["Questions", "answer", "main", "serve"]
+
+#: The most bytes of questions that are read at once.
+_CHUNK = 65_536
 
 #: Linux: the signal that this process gets when the one that started it ends.
 _PARENT_DEATH_SIGNAL = 1
@@ -55,9 +60,37 @@ def answer(session: Session, question: dict[str, Any]) -> dict[str, Any]:
         return {"id": number, "error": f"{type(error).__name__}: {error}"[:500]}
 
 
-def serve(questions: Iterable[bytes], answers: BinaryIO) -> None:
+class Questions:
+    """The lines of a pipe, of which it can be said whether there is another one."""
+
+    def __init__(self, fd: int) -> None:
+        """Read this pipe; nobody else may, since what was read ahead is kept here."""
+        self._fd = fd
+        self._read = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Return the lines that are not empty, until the pipe's end."""
+        while True:
+            line, end, rest = self._read.partition(b"\n")
+            if end:
+                self._read = rest
+                if line:
+                    yield line
+                continue
+            chunk = os.read(self._fd, _CHUNK)
+            if not chunk:
+                return
+            self._read += chunk
+
+    def come(self, wait_s: float) -> bool:
+        """Say whether there is another line, or the end, within so many seconds."""
+        return bool(self._read or select.select([self._fd], [], [], wait_s)[0])
+
+
+def serve(questions: Questions, answers: BinaryIO) -> None:
     """Answer questions, one a line, until there are no more."""
     session = Session()
+    session.pause = questions.come
     answers.write(orjson.dumps({"ready": True}) + b"\n")
     answers.flush()
     for line in questions:
@@ -84,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
         install(given.fake)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        serve(sys.stdin.buffer, answers)
+        serve(Questions(sys.stdin.fileno()), answers)
 
 
 def _end_with_parent() -> None:

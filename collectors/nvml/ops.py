@@ -19,6 +19,7 @@ from collectors.nvml.signs import read_signs
 from collectors.nvml.steps import create_ci, create_gi, destroy_ci, destroy_gi, set_mig_mode
 from collectors.nvml.survey import survey
 from collectors.nvml.use import read_use, read_uses
+from collectors.nvml.vigil import vigil
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,6 +58,9 @@ OPS: dict[str, Callable[..., Any]] = {
     # (questions: (name, arguments), ...) -> their answers: what one round asks, none of which
     # changes anything
     "several": _several,
+    # (uses, uuids, events, rounds, every_us) -> {rounds, news, samples, events}: rounds of the
+    # process alone, while nothing happens
+    "vigil": vigil,
     # (uuid) -> {call: why}: which calls work
     "survey": survey,
     # The steps of a change of partitions; each is one call that changes something.

@@ -17,11 +17,12 @@ from collectors.nvml.readings import Device, DeviceUse, Happenings, Host, Proces
 from collectors.nvml.watchdog import ChildFailed, Hung
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from collectors.nvml.watchdog import Asker
 
-__all__ = ["DIED", "HUNG", "Inventory", "NvmlReader", "Wanted"]
+__all__ = ["DIED", "HUNG", "Inventory", "NvmlReader", "Vigil", "Wanted"]
 
 #: What ``why`` begins with when a call did not return, and when the process died in it.
 HUNG = "hung"
@@ -68,6 +69,18 @@ class Wanted:
     events: list[str] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Vigil:
+    """What came of rounds without the agent: how many, and what was sampled at which steady us.
+
+    ``news``: something has happened or failed, and the node is to be looked at.
+    """
+
+    rounds: int
+    samples: tuple[tuple[int, list[DeviceUse]], ...] = ()
+    news: bool = False
+
+
 @dataclass(slots=True)
 class _Rest:
     """A device that hung: why, until when it is left alone, and for how long the last time."""
@@ -87,6 +100,8 @@ class NvmlReader:
         self._resting: dict[str, _Rest] = {}
         #: By the question's name and device: what was asked ahead, and its answer.
         self._ahead: dict[tuple[str, str | None], tuple[dict[str, Any] | None, Any]] = {}
+        #: What a vigil has heard, which is told once, and so kept for the next `events`.
+        self._heard: dict[str, Any] | None = None
 
     @asynccontextmanager
     async def at_once(self, wanted: Wanted) -> AsyncIterator[None]:
@@ -107,9 +122,7 @@ class NvmlReader:
         try:
             answers = await self._asker.ask("several", questions=questions)
         except Hung as hung:
-            about = next((uuid for uuid in _devices_of(questions) if uuid in hung.call), None)
-            if about is not None:
-                self._rest(about, _why(hung), self._resting.get(about))
+            self._rest_what_hangs(hung, _devices_of(questions))
         except ChildFailed:
             return  # in which of them it has died is told when they are asked apart
         else:
@@ -126,7 +139,7 @@ class NvmlReader:
         if wanted.pulse is not None:
             found.append(self._of_pulse(*wanted.pulse))
         found += [("signs", {"uuid": uuid}) for uuid in self._awake(wanted.signs)]
-        if wanted.events is not None and not self._rests(_EVENTS):
+        if wanted.events is not None and self._heard is None and not self._rests(_EVENTS):
             found.append(self._of_events(wanted.events, 0))
         return found
 
@@ -218,7 +231,7 @@ class NvmlReader:
         asked = arguments["uuids"]
         about = _EVENTS
         try:
-            found = await self._ask(op, **arguments)
+            found, self._heard = self._heard or await self._ask(op, **arguments), None
         except Hung as hung:
             about = next((uuid for uuid in asked if uuid in hung.call), _EVENTS)
             return Happenings(why=self._rest(about, _why(hung), self._resting.get(about)))
@@ -259,6 +272,50 @@ class NvmlReader:
     def _of_pulse(self, uuids: Iterable[str], whole: Iterable[str]) -> _Question:
         asked = self._awake(uuids)
         return "pulse", {"uuids": asked, "whole": [uuid for uuid in whole if uuid in asked]}
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing rests that hung."""
+        return not any(self._rests(name) for name in self._resting)
+
+    async def vigil(
+        self,
+        wanted: Wanted,
+        rounds: int,
+        every_us: int,
+        hurry: asyncio.Event,
+    ) -> Vigil:
+        """Let NVML's process make so many rounds alone (`vigil.vigil`), unless ``hurry`` is set.
+
+        Each asks what ``wanted`` has, of devices that are well. When a call hangs its device
+        rests, and the samples of the rounds before are lost with the process.
+        """
+        uses = None if wanted.uses is None else wanted.uses["uuids"]
+        uuids = [] if wanted.pulse is None else wanted.pulse[0]
+        try:
+            found = await self._asker.ask(
+                "vigil",
+                hurry=hurry,
+                uses=uses,
+                uuids=uuids,
+                events=wanted.events or [],
+                rounds=rounds,
+                every_us=every_us,
+            )
+        except Hung as hung:
+            self._rest_what_hangs(hung, {*uuids, *(uses or ())})
+            return Vigil(0, news=True)
+        except ChildFailed:
+            return Vigil(0, news=True)
+        self._heard = found["events"]
+        samples = [(at_us, _ALL_USES.validate_python(one)) for at_us, one in found["samples"]]
+        return Vigil(found["rounds"], tuple(samples), found["news"])
+
+    def _rest_what_hangs(self, hung: Hung, uuids: Iterable[str]) -> None:
+        """Leave the device alone whose call hangs, if it is one of these."""
+        about = next((uuid for uuid in uuids if uuid in hung.call), None)
+        if about is not None:
+            self._rest(about, _why(hung), self._resting.get(about))
 
     async def inventory(self) -> Inventory:
         """Read the node: the listing, then each device by UUID, one after the other."""

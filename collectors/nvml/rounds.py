@@ -70,6 +70,14 @@ class Rounds:
             self._planned = (well, self._in_turn(last, self._clock()))
         return self._planned
 
+    def all_well(self) -> list[str] | None:
+        """Return the devices, if each of them could be read and nothing is to be read now."""
+        last = self._last
+        if last is None or last.host.why or any(one.why for one in last.devices):
+            return None
+        uuids = [one.uuid for one in last.host.listed if one.uuid is not None]
+        return uuids if len(uuids) == len(last.host.listed) else None
+
     async def whole(self) -> Look:
         """Read the listing and every device."""
         self._last, self._before_s = await self._reader.inventory(), self._clock()

@@ -8,6 +8,7 @@ its MIG devices are kept as long; a change of partitions forgets what it has tou
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from collectors.nvml.events import Registered
 from collectors.nvml.readings import Host, Sighting
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
 __all__ = ["Kept", "Session", "Unit"]
 
@@ -81,6 +82,12 @@ class Kept:
 
 class Session:
     """NVML, opened at the first use. Not for more than one thread."""
+
+    #: Waits so many seconds for another question; says whether there is one. In the process
+    #: that asks nothing is waited for: it could not ask meanwhile.
+    pause: Callable[[float], bool] = staticmethod(lambda _: True)
+    #: A clock that never goes back (us), the same one for all processes.
+    steady_us: Callable[[], int] = staticmethod(lambda: time.monotonic_ns() // 1000)
 
     def __init__(self) -> None:
         """Open nothing yet."""

@@ -71,8 +71,18 @@ class Asker(Protocol):
     `readings`, or the same as plain JSON values.
     """
 
-    async def ask(self, op: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
-        """Ask one question; ``timeout_s`` is how long a call of it may take [`ANSWER_S`]."""
+    async def ask(
+        self,
+        op: str,
+        *,
+        timeout_s: float | None = None,
+        hurry: asyncio.Event | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Ask one question; ``timeout_s`` is how long a call of it may take [`ANSWER_S`].
+
+        One that waits (`vigil`) is answered at once when ``hurry`` is set.
+        """
 
     async def close(self) -> None:
         """End whatever answers."""
@@ -99,14 +109,21 @@ class NvmlChild:
         """The process that answers now, if there is one."""
         return None if self._child is None else self._child.pid
 
-    async def ask(self, op: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
+    async def ask(
+        self,
+        op: str,
+        *,
+        timeout_s: float | None = None,
+        hurry: asyncio.Event | None = None,
+        **arguments: Any,
+    ) -> Any:
         """See `Asker.ask`."""
         limit_s = self._answer_s if timeout_s is None else timeout_s
         async with self._turn:
             try:
                 # A machine under load is slow to start a process, which is no hanging call.
                 child = self._child or await self._start()
-                async with self._as_long_as_it_goes_on(limit_s):
+                async with self._as_long_as_it_goes_on(limit_s), _hurried(child, hurry):
                     return await self._exchange(child, op, arguments)
             except TimeoutError:
                 call = self._where()
@@ -220,3 +237,22 @@ class NvmlChild:
     def _where(self) -> str:
         """Return the call that the child is in, from the watch file."""
         return os.pread(self._watch.fileno(), WATCH_BYTES, 0).decode(errors="replace").strip("\0 ")
+
+
+@contextlib.asynccontextmanager
+async def _hurried(child: Process, hurry: asyncio.Event | None) -> AsyncIterator[None]:
+    """End what the child waits for in the block when the event is set: by an empty line."""
+    if hurry is None:
+        yield
+        return
+
+    async def tell() -> None:
+        await hurry.wait()
+        assert child.stdin is not None, "it was started with pipes"
+        child.stdin.write(b"\n")
+
+    telling = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        telling.cancel()

@@ -81,16 +81,30 @@ class UseWatch:
         self._stamps: dict[str, int] = {}
         self._number = 0
 
-    def plan(self) -> dict[str, Any]:
-        """Return what the sample that is due now will ask of `NvmlReader.uses`."""
-        now_us = self._journal.clock.steady_us()
+    @property
+    def whole_us(self) -> int:
+        """When the next sample is due that asks for more than what differs each second."""
+        options = self.options
+        due_us = min(self._began_us + options.window_us, self._counted_us + options.counters_us)
+        # A sample that comes a little early ends a window rather than one that comes late.
+        return due_us - options.sample_us // 2
+
+    @property
+    def at_ease(self) -> bool:
+        """Whether nobody waits for a sample: a lease that is idle may be used again at any."""
+        return not self._idleness.told
+
+    def _next(self, now_us: int) -> None:
         # What was late is not caught up: two samples at once would say nothing more.
         missed = (now_us - self.due_us) // self.options.sample_us
         self.due_us += (1 + missed) * self.options.sample_us
-        # A sample that comes a little early ends a window rather than one that comes late.
-        soon_us = now_us + self.options.sample_us // 2
-        wide = soon_us - self._began_us >= self.options.window_us
-        counted = wide or soon_us - self._counted_us >= self.options.counters_us
+
+    def plan(self) -> dict[str, Any]:
+        """Return what the sample that is due now will ask of `NvmlReader.uses`."""
+        now_us = self._journal.clock.steady_us()
+        self._next(now_us)
+        wide = now_us - self._began_us >= self.options.window_us - self.options.sample_us // 2
+        counted = wide or now_us >= self.whole_us
         uuids = list(self._devices())
         since = {uuid: self._since_us(uuid) for uuid in uuids} if wide else None
         self._planned = {"uuids": uuids, "wide": wide, "counted": counted, "since_us": since}
@@ -107,9 +121,17 @@ class UseWatch:
     async def sample(self) -> Said | None:
         """Take a sample, as it was planned if it was; return the window's record if it is over."""
         planned, self._planned = self._planned or self.plan(), None
-        wide, counted = planned["wide"], planned["counted"]
         uses = await self._reader.uses(**planned)
         now_us = self._journal.clock.steady_us()
+        self._take(now_us, uses, wide=planned["wide"], counted=planned["counted"])
+        return self._close(now_us, uses) if planned["wide"] else None
+
+    def take(self, at_us: int, uses: list[DeviceUse]) -> None:
+        """Take a sample that was made at that time, of what differs each second."""
+        self._next(at_us)
+        self._take(at_us, uses, wide=False, counted=False)
+
+    def _take(self, now_us: int, uses: list[DeviceUse], *, wide: bool, counted: bool) -> None:
         # A sample that did not come is nobody's: the next one does not stand for its time.
         span_us = min(now_us - self._sampled_us, 2 * self.options.sample_us)
         self._sampled_us = now_us
@@ -119,7 +141,6 @@ class UseWatch:
         self._window.add(span_us, uses, counted_us)
         spans = _Spans(span_us, counted_us, now_us - self._began_us if wide else 0)
         self._follow(now_us, spans, uses)
-        return self._close(now_us, uses) if wide else None
 
     # -- leases -----------------------------------------------------------------------
 
@@ -150,9 +171,11 @@ class UseWatch:
             for edge in self._idleness.see(now_us, span_us, busy_of_leases)
         ]
         if edges:
+            late_s = (self._journal.clock.steady_us() - now_us) // _US
             with self._journal.transaction():
                 for edge in edges:
-                    self._teller.say("task.use", **edge._asdict())
+                    idle_s = edge.idle_s + late_s if edge.idle else 0
+                    self._teller.say("task.use", **edge._replace(idle_s=idle_s)._asdict())
                 self._journal.keep(_IDLE, self._idleness.told)
 
     def _part(self, use: DeviceUse | None, lease: str) -> tuple[int | None, int | None]:
