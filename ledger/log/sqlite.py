@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from ledger.log.bell import Bell
 from ledger.log.partition import group_by_partition
 from ledger.log.port import (
     Entry,
@@ -97,8 +98,9 @@ class SqliteLog(Log):
         #: For each topic that is waited for, and what is: topic, partition, offset.
         self._wakeups: dict[str, Wakeup] = {}
         self._waiting: list[tuple[str, int, int]] = []
-        #: How often a waiting reader looks.
+        #: How often a waiting reader looks at most, and does where it does not hear the bell.
         self.poll_s = POLL_S
+        self._bell = Bell(self._path, read_only=read_only)
         self._watcher: asyncio.Task[None] | None = None
         self._db = open_file(self._path, read_only=read_only, lock_timeout_s=lock_timeout_s)
         #: A second connection, of the event loop's own thread: see `_watch`.
@@ -145,7 +147,7 @@ class SqliteLog(Log):
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
     ) -> list[Record]:
-        """See `Log.read`. Appends of other processes are seen within ``poll_s``."""
+        """See `Log.read`. Appends of other processes are seen within ``poll_s`` (see `Bell`)."""
         read_now = partial(self._run, "read", self._read, topic, partition, start, limit)
         if wait_s <= 0:
             return await read_now()
@@ -186,6 +188,7 @@ class SqliteLog(Log):
         self._notify(self._wakeups)
         if self._watcher is not None:
             self._watcher.cancel()
+        self._bell.close()
         if self._glance is not None:
             # The last connection to close puts the write-ahead log away; this one cannot.
             self._glance.close()
@@ -219,6 +222,8 @@ class SqliteLog(Log):
         """
         seen: int | None = None
         clock = asyncio.get_running_loop().time
+        # What is rung before the first look is looked for again, and nothing is missed.
+        self._bell.listen()
         next_s = clock()
         while self._waiting and not self._closed:
             try:
@@ -229,10 +234,14 @@ class SqliteLog(Log):
             if version is None or version != seen:
                 seen = version
                 self._notify({one[0] for one in self._waiting if self._is_there(*one)})
-            next_s = max(next_s + self.poll_s, clock())
-            if self.poll_s >= _SELDOM_S:
-                next_s = (clock() // self.poll_s + 1) * self.poll_s
-            await asyncio.sleep(next_s - clock())
+            if not self._bell.hears:
+                next_s = max(next_s + self.poll_s, clock())
+                if self.poll_s >= _SELDOM_S:
+                    next_s = (clock() // self.poll_s + 1) * self.poll_s
+                await asyncio.sleep(next_s - clock())
+            elif await self._bell.rung():
+                await asyncio.sleep(next_s - clock())
+                next_s = clock() + self.poll_s
 
     def _is_there(self, *place: object) -> bool:
         """Say whether there is something to read; where that cannot be told there may be."""
@@ -305,6 +314,7 @@ class SqliteLog(Log):
                 )
                 self._db.executemany(_INSERT, rows)
                 added[topic, partition] = list(range(first, first + len(entries)))
+        self._bell.ring()
         return added
 
     def _restore(self, topic: str, partition: int, records: Sequence[Record]) -> list[int]:
@@ -319,6 +329,7 @@ class SqliteLog(Log):
                     for offset, one in enumerate(records, first)
                 ),
             )  # fmt: skip
+        self._bell.ring()
         return list(range(first, first + len(records)))
 
     def _check_writable(self) -> None:
