@@ -1,4 +1,4 @@
-"""The bell of a log in a file: who waits hears it and does not keep looking, nor misses one long."""
+"""The bell of a log in a file: who waits hears it, does not keep looking, and misses nothing long."""
 
 from __future__ import annotations
 
