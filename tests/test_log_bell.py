@@ -1,4 +1,4 @@
-"""The bell of a log in a file: who waits hears it, does not keep looking, and misses nothing long."""
+"""The bell of a log in a file: who waits hears it, and need not keep looking."""
 
 from __future__ import annotations
 
