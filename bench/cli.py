@@ -242,6 +242,19 @@ def agent(
 
 
 @bench_app.command()
+def idle(
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Of each of two.")] = 20.0,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Weigh a worker to which nothing happens, with the bell of its log and without."""
+    from bench.idle import run  # noqa: PLC0415
+
+    for row in run(seconds):
+        _print(row, as_json=as_json)
+
+
+@bench_app.command()
 def helios(
     policy: Annotated[
         str, typer.Option("--policy", help="fifo, back-fill, back-fill-planned, or all.")
