@@ -23,9 +23,9 @@ from ledger.log.wakeup import wall_clock_us
 from ledger.loops import run_until
 from ledger.wire import INPUTS
 from processors.engine import Engine
+from processors.exits import exit_status
 from processors.membership import check_group, watch_group
 from processors.pump import keep_time
-from processors.run import exit_status
 from processors.setup import Refused, check_topics, snapshot_store
 from schemas.topics import full_name
 

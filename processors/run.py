@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import structlog
@@ -12,11 +13,9 @@ import structlog
 from ledger.collector import relax
 from ledger.log.port import LogUnavailable
 from ledger.log.url import BadLogUrl, open_log
-from ledger.shard import Fenced
-from processors.engine import DAMAGED
+from processors.exits import exit_status
 from processors.logs import configure_logs
 from processors.metrics import Metrics, MetricsServer
-from processors.setup import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,18 +25,11 @@ if TYPE_CHECKING:
 
     Serve = Callable[[Log, Settings, asyncio.Event, Metrics], Awaitable[None]]
 
-__all__ = ["Runner", "exit_status", "run_worker"]
+__all__ = ["Runner", "run_worker"]
 
 Runner = Literal["faust", "plain", "embedded"]
 
 _log = structlog.get_logger(__name__)
-
-_NO = 1
-_USAGE = 2
-_UNREACHABLE = 3
-_DAMAGED = 4
-#: BSD's EX_SOFTWARE: a fault of ours, not one of those that DESIGN section 5 names.
-_BUG = 70
 
 
 def run_worker(settings: Settings, runner: Runner) -> int:
@@ -54,24 +46,6 @@ def run_worker(settings: Settings, runner: Runner) -> int:
     except Exception as error:  # noqa: BLE001 - every end of a worker gets its number here
         return exit_status(error)
     return 0
-
-
-def exit_status(error: Exception) -> int:
-    """Say why a worker ends, and return the number for it."""
-    if isinstance(error, DAMAGED):
-        _log.critical("the log is damaged", error=str(error))
-        return _DAMAGED
-    if isinstance(error, LogUnavailable):
-        _log.critical("the log cannot be reached", error=str(error))
-        return _UNREACHABLE
-    if isinstance(error, Fenced):
-        _log.critical("another worker has taken the log over", error=str(error))
-        return _NO
-    if isinstance(error, (Refused, BadLogUrl)):
-        _log.critical(str(error))
-        return _USAGE
-    _log.critical("worker failed", exc_info=error)
-    return _BUG
 
 
 def _with_uvloop(main: Awaitable[None]) -> None:
@@ -95,6 +69,10 @@ async def _serve(settings: Settings, runner: Runner) -> None:
     serve = _runner(runner)
     if runner != "embedded" and not settings.log.startswith("kafka:"):
         raise BadLogUrl(f"the {runner} runner needs a log on Kafka, found {settings.log!r}")
+    scheme, _, path = settings.log.partition(":")
+    if scheme == "sqlite" and path and not Path(path).exists():  # noqa: ASYNC240 - once, at the start
+        # To open it would make it: a file that was named wrongly is told, not made.
+        raise LogUnavailable(f"there is no log {path}; `gpuledger topics apply` makes one")
     metrics = Metrics()
     with MetricsServer(metrics, settings.metrics_port):
         async with open_log(settings.log) as log:

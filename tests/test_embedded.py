@@ -239,17 +239,20 @@ def reached(site: Site, number: int) -> Callable[[], bool]:
 
 
 def test_exit_status_of_what_cannot_be_served(tmp_path: Path) -> None:
-    """4: not a ledger. 2: no topics. 3: no such folder."""
+    """4: not a ledger. 2: no topics. 3: no such log, which is not made by being named."""
     (tmp_path / "text.sqlite").write_text("not a database, but long enough to be read" * 50)
+    (tmp_path / "empty.sqlite").touch()
     for path, status, said in (
         (tmp_path / "text.sqlite", 4, "damaged"),
         (tmp_path / "empty.sqlite", 2, "topic is missing"),
-        (tmp_path / "no" / "such.sqlite", 3, "cannot open"),
+        (tmp_path / "such.sqlite", 3, "there is no log"),
+        (tmp_path / "no" / "such.sqlite", 3, "there is no log"),
     ):
         server = worker(path, tmp_path)
         server.start()
         assert status == server.running.wait(30)
         assert said in server.output()
+    assert not (tmp_path / "such.sqlite").exists()
 
 
 def test_a_worker_ends_when_asked(path: Path, tmp_path: Path) -> None:
