@@ -2,7 +2,7 @@
 
 An agent with its NVML process on a described node of eight H100, plain and in seven slices
 each, on a log in a file: it looks at every device each second, hears events, and sends
-heartbeats; with use, it also samples every device and slice each second, at the same question.
+heartbeats; with use, it also samples every device each second, and every slice in each window.
 CPU time is of both processes, the fake library's included. That one is no part of an agent: how
 much of the NVML process's time it takes is measured beside it, over the same questions, in this
 process (``stand_in_ms_per_s``); ``own_pct`` is without it.
@@ -134,39 +134,41 @@ class _Timed(FakeLibrary):
 def stand_in_share(described: Described, *, use: bool) -> float:
     """Return which part of what NVML's process does is the fake library's, from 0 to 1.
 
-    Over as many of each question as there are in half a minute, in this process.
+    Over the questions of a pass, in which each device is read whole once, in this process.
     """
     timed, session = _Timed(), Session()
+    session.pause = lambda _: False
     with calls.library(timed), on(node_of(described)):
         listed = [one.uuid for one in OPS["host"](session).listed]
-        rounds = [_questions(listed, second, use=use) for second in range(_PASS_S)]
-        _answer(session, rounds)
+        questions = [one for at in range(_WINDOWS) for one in _of_window(listed, at, use=use)]
+        _answer(session, questions)
         timed.ns, began = 0, time.thread_time_ns()
-        _answer(session, rounds)
+        _answer(session, questions)
         share = timed.ns / (time.thread_time_ns() - began)
         session.close()
     return share
 
 
-def _answer(session: Session, rounds: list[list[tuple[str, dict[str, Any]]]]) -> None:
-    for questions in rounds:
-        orjson.dumps(OPS["several"](session, questions=questions))
+def _answer(session: Session, questions: list[tuple[str, dict[str, Any]]]) -> None:
+    for name, arguments in questions:
+        orjson.dumps(OPS[name](session, **arguments))
 
 
-_PASS_S, _WINDOW_S = PASS_US // 1_000_000, UseOptions().window_us // 1_000_000
+_WINDOW_S = UseOptions().window_us // 1_000_000
+_WINDOWS = PASS_US // UseOptions().window_us
 
 
-def _questions(uuids: list[str], second: int, *, use: bool) -> list[tuple[str, dict[str, Any]]]:
-    """Return what is asked in one second of a pass: each device is read whole once in it."""
-    wide = second % _WINDOW_S == 0
-    whole = [uuid for at, uuid in enumerate(uuids) if at * _PASS_S // len(uuids) == second]
-    sample = {
-        "uuids": uuids, "wide": wide, "counted": wide,
-        "since_us": dict.fromkeys(uuids, 0) if wide else None,
-    }  # fmt: skip
-    found: list[tuple[str, dict[str, Any]]] = [("uses", sample)] if use else []
-    found += [("pulse", {"uuids": uuids, "whole": whole})]
-    return [*found, ("events", {"uuids": uuids, "wait_ms": 0})]
+def _of_window(uuids: list[str], number: int, *, use: bool) -> list[tuple[str, dict[str, Any]]]:
+    """Return what an agent at rest asks in one window of a pass: all rounds but one, and that."""
+    whole = [uuid for at, uuid in enumerate(uuids) if at % _WINDOWS == number]
+    alone = {"uses": uuids if use else None, "uuids": uuids, "events": uuids}
+    sample = {"uuids": uuids, "since_us": dict.fromkeys(uuids, 0)}
+    last: list[tuple[str, dict[str, Any]]] = [("uses", sample)] if use else []
+    last += [("pulse", {"uuids": uuids, "whole": whole})]
+    last += [("signs", {"uuid": uuid}) for uuid in uuids]
+    last += [("events", {"uuids": uuids, "wait_ms": 0})]
+    rounds = {"rounds": _WINDOW_S - 1, "every_us": 1_000_000}
+    return [("vigil", alone | rounds), ("several", {"questions": last})]
 
 
 def _cpu_s(child: NvmlChild) -> float:

@@ -27,7 +27,7 @@ from processors.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["run"]
+__all__ = ["run", "weigh"]
 
 #: Time before counting begins, and appends that are timed.
 _WARM_S, _APPENDS = 2.0, 200
@@ -38,10 +38,11 @@ def run(seconds: float) -> Iterator[dict[str, Any]]:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(open(os.devnull, "w")))  # noqa: SIM115, PTH123 - for the life of the process
     for bell in (True, False):
         with tempfile.TemporaryDirectory() as folder:
-            yield asyncio.run(_weigh(Path(folder), seconds, bell=bell))
+            yield asyncio.run(weigh(Path(folder), seconds, _APPENDS, bell=bell))
 
 
-async def _weigh(folder: Path, seconds: float, *, bell: bool) -> dict[str, Any]:
+async def weigh(folder: Path, seconds: float, appends: int, *, bell: bool) -> dict[str, Any]:
+    """Let a worker idle for so long, and then time so many appends; return the row."""
     path = folder / "log.sqlite"
     settings, stop = Settings(log=f"sqlite:{path}"), asyncio.Event()
     async with _opened(path, bell=bell) as log:
@@ -54,7 +55,7 @@ async def _weigh(folder: Path, seconds: float, *, bell: bool) -> dict[str, Any]:
         cpu_s, wakes = time.process_time() - cpu_s, _wakes() - wakes
         stop.set()
         await task
-    ways_ms = await _ways_ms(folder / "ways.sqlite", bell=bell)
+    ways_ms = await _ways_ms(folder / "ways.sqlite", appends, bell=bell)
     return {
         "bench": "idle",
         "workload": "an embedded worker on SQLite to which nothing happens",
@@ -73,15 +74,15 @@ def _opened(path: Path, *, bell: bool) -> SqliteLog:
     return log
 
 
-async def _ways_ms(path: Path, *, bell: bool) -> list[float]:
+async def _ways_ms(path: Path, appends: int, *, bell: bool) -> list[float]:
     """Return how long records of one handle take to a reader of another, appending included."""
     found = []
     async with _opened(path, bell=bell) as reader, SqliteLog(path) as writer:
         await writer.create_topics({"t": TopicState(1)})
-        for number in range(_APPENDS):
+        for number in range(appends):
             waiting = asyncio.create_task(reader.read("t", 0, number, wait_s=60))
             # Not in step with the reader's looks.
-            await asyncio.sleep(0.02 + 0.005 * number / _APPENDS)
+            await asyncio.sleep(0.02 + 0.005 * number / appends)
             began = time.perf_counter()
             await writer.append("t", 0, [Entry(b"k", b"v")])
             await waiting
