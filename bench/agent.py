@@ -136,8 +136,7 @@ def stand_in_share(described: Described, *, use: bool) -> float:
 
     Over the questions of a pass, in which each device is read whole once, in this process.
     """
-    timed, session = _Timed(), Session()
-    session.pause = lambda _: False
+    timed, session = _Timed(), Session(pause=lambda _: False)
     with calls.library(timed), on(node_of(described)):
         listed = [one.uuid for one in OPS["host"](session).listed]
         questions = [one for at in range(_WINDOWS) for one in _of_window(listed, at, use=use)]

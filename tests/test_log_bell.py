@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
+import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ledger.log import bell
 from ledger.log.bell import Bell
-from ledger.log.port import Entry, TopicState
+from ledger.log.port import Entry, LogClosed, LogUnavailable, TopicState
 from ledger.log.sqlite import SqliteLog
 from tests.log_contract import DurableLogContract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from ledger.log.port import Log, Record
 
@@ -159,3 +162,120 @@ def test_where_nothing_may_be_written_nobody_rings(tmp_path: Path) -> None:
     """That is no error: who reads has no business with it."""
     Bell(tmp_path / "none" / "log.sqlite", read_only=False).ring()
     assert [] == list(tmp_path.iterdir())
+
+
+async def is_heard(reader: SqliteLog, writer: SqliteLog) -> None:
+    """Append by one handle what is waited for by another."""
+    task = await waiting(reader, await reader.end("t", 0))
+    await writer.append("t", 0, [Entry(b"k", b"1")])
+    assert 1 == len(await asyncio.wait_for(task, AT_MOST_S))
+
+
+def link_away(file: Path) -> None:
+    """Make a link to what is not there."""
+    file.symlink_to(file.with_name("victim"))
+
+
+@pytest.mark.parametrize("hang", [os.mkfifo, Path.mkdir, link_away])
+async def test_what_is_no_file_is_no_bell(
+    path: Path, hang: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe that nobody reads stops nobody, a link makes nothing elsewhere: readers look."""
+    monkeypatch.setattr(bell, "MISSED_S", 3600.0)
+    hang(path.with_name("log.sqlite-bell"))
+    async with SqliteLog(path) as one, SqliteLog(path) as other:
+        async with asyncio.timeout(AT_MOST_S):
+            await one.create_topics({"t": TopicState(1)})
+            await is_heard(one, other)
+        assert not one._bell.hears
+    assert not path.with_name("victim").exists()
+
+
+@pytest.mark.parametrize("error", [ImportError, OSError, MemoryError, RuntimeError])
+def test_where_inotify_cannot_be_had_nothing_is_heard(
+    path: Path, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is in the way: a reader that cannot hear must look."""
+
+    def fail() -> None:
+        raise error
+
+    path.touch()
+    stub = SimpleNamespace(Inotify=fail, Mask=None)
+    monkeypatch.setitem(sys.modules, "asyncinotify", stub)
+    mine = Bell(path, read_only=False)
+    mine.listen()
+    assert not mine.hears
+
+
+async def test_a_log_has_one_bell_by_all_its_names(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a link, and by a path of where the process is no more."""
+    monkeypatch.setattr(bell, "MISSED_S", 3600.0)
+    link, elsewhere = path.with_name("link.sqlite"), path.with_name("elsewhere")
+    link.symlink_to(path)
+    elsewhere.mkdir()
+    monkeypatch.chdir(path.parent)
+    async with SqliteLog(path.name) as one, SqliteLog(link) as other:
+        await one.create_topics({"t": TopicState(1)})
+        await is_heard(one, other)
+        monkeypatch.chdir(elsewhere)
+        await is_heard(other, one)
+    bells = [file.name for file in path.parent.rglob("*-bell")]
+    assert ["log.sqlite-bell"] == bells
+
+
+@pytest.mark.parametrize("name", [".", "/"])
+def test_a_name_that_is_no_files_is_refused_as_any_log_that_cannot_be_opened(name: str) -> None:
+    """A folder is no log, also where no bell could be beside it."""
+    with pytest.raises(LogUnavailable):
+        SqliteLog(name)
+
+
+async def test_a_bell_that_was_moved_away_is_hung_anew(
+    pair: tuple[SqliteLog, SqliteLog], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next ring is of another file."""
+    one, other = pair
+    monkeypatch.setattr(bell, "MISSED_S", 3600.0)
+    reader = await waiting(one)
+    file = path.with_name("log.sqlite-bell")
+    file.rename(path.with_name("away"))
+    async with asyncio.timeout(AT_MOST_S):
+        while not file.exists():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+    await other.append("t", 0, [Entry(b"k", b"1")])
+    assert 1 == len(await asyncio.wait_for(reader, AT_MOST_S))
+
+
+def test_the_bell_that_root_makes_is_its_logs_owners(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes the log could not ring it otherwise."""
+    path.touch()
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda _, *whose: given.append(whose))
+    Bell(path, read_only=False).ring()
+    assert [(path.stat().st_uid, path.stat().st_gid)] == given
+
+
+async def test_who_hears_is_gone_before_what_it_hears_by_is_closed(
+    pair: tuple[SqliteLog, SqliteLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise another file of that number would be taken for it."""
+    one, _ = pair
+    reader, ends = await waiting(one), []
+    close = one._bell.close
+
+    def note() -> None:
+        assert one._watcher is not None
+        ends.append(one._watcher.done())
+        close()
+
+    monkeypatch.setattr(one._bell, "close", note)
+    await one.close()
+    assert [True] == ends
+    with pytest.raises(LogClosed):
+        await reader

@@ -20,13 +20,15 @@ from collectors.fake_nvml.node import Event, make_node, on
 from collectors.fake_nvml.reader import FakeAsker, fake_library
 from collectors.health.hearing import WatchOptions
 from collectors.nvml.child import Questions
+from collectors.nvml.codes import Code
 from collectors.nvml.events import XID
 from collectors.nvml.host_facts import HostFacts
 from collectors.nvml.ops import OPS
 from collectors.nvml.reader import NvmlReader, Wanted
 from collectors.nvml.report import Standing
 from collectors.nvml.session import Session
-from collectors.nvml.watchdog import NvmlChild
+from collectors.nvml.use import read_uses
+from collectors.nvml.watchdog import ChildFailed, NvmlChild
 from collectors.use.watch import UseOptions
 from ledger.log.memory import MemoryLog
 from ledger.log.partition import partition_of
@@ -69,10 +71,7 @@ class Rested:
 
     def session(self) -> Session:
         """Make a session for which time passes."""
-        made = Session()
-        made.pause = self.pause
-        made.steady_us = self.rig.time.clock.steady_us
-        return made
+        return Session(pause=self.pause, steady_us=self.rig.time.clock.steady_us)
 
     def pause(self, wait_s: float) -> bool:
         """Let time pass, and what happens then; say whether the agent wants something."""
@@ -104,7 +103,7 @@ class Rested:
         self.rig.agent.on_use = self.records.append
         self.rig.agent.sample_for(self.watch)
         with library():
-            while self.rig.time.steady_us < self.watch.whole_us:
+            while self.rig.time.steady_us < self.watch.more_us:
                 self.passes(await self.rig.agent.work() - self.rig.time.steady_us)
         await self.seconds(0)
         self.asked.clear()
@@ -260,6 +259,63 @@ async def test_who_is_not_on_the_second_or_has_other_periods_does_not_rest() -> 
         assert "vigil" not in rested.asked
 
 
+async def test_where_nothing_can_be_heard_a_node_rests_all_the_same() -> None:
+    """Some drivers have no events: that is so each second, and no news."""
+    rested = await Rested("H100-80GB").start()
+    for function in ("nvmlEventSetWait_v2", "nvmlEventSetCreate"):
+        rested.rig.node.faults.append(Fault(function, Code.NOT_SUPPORTED))
+    await rested.seconds(10)
+    rested.asked.clear()
+    rested.rounds.clear()
+    await rested.seconds(30)
+    assert ["vigil", "several"] * 3 == rested.asked[:6]
+    assert {9} == set(rested.rounds)
+    assert [] == rested.rig.said
+
+
+async def test_a_rest_that_fails_is_not_tried_again_at_once() -> None:
+    """The process may be of another version, in which that is no question: then all is asked."""
+    rested = await Rested("H100-80GB").start()
+    ask, tries = rested.asker.ask, []
+
+    async def fail(op: str, **more: Any) -> Any:
+        if op != "vigil":
+            return await ask(op, **more)
+        tries.append(rested.second)
+        assert len(tries) < 9
+        raise ChildFailed("no question is called 'vigil'")
+
+    rested.asker.ask = fail  # type: ignore[method-assign]
+    began = rested.second
+    await rested.seconds(100)
+    assert [0, 30, 90] == [second - began for second in tries]
+    assert [10 * SECOND] == sorted({one.data["window_us"] for one in rested.records[1:]})
+
+
+async def test_a_node_that_is_slow_is_not_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows are as long as ever, and one slow call is not seen in each of many rounds."""
+    rested = await Rested("H100-80GB").start()
+
+    def slow(*given: Any, **more: Any) -> Any:
+        rested.passes(3 * SECOND // 2)
+        return read_uses(*given, **more)
+
+    monkeypatch.setattr("collectors.nvml.vigil.read_uses", slow)
+    await rested.seconds(60)
+    assert {1} == set(rested.rounds)
+    assert [10 * SECOND] == sorted({one.data["window_us"] for one in rested.records[1:]})
+
+
+async def test_nobody_rests_when_work_is_due_by_now() -> None:
+    """A round took longer than a second; what came due meanwhile is not put off."""
+    rested = await Rested("H100-80GB").start()
+    with library():
+        due_us = await rested.rig.agent.work()
+        rested.passes(due_us - rested.rig.time.steady_us)
+        assert due_us == await rested.rig.agent.rest(due_us, rested.wake)
+    assert "vigil" not in rested.asked
+
+
 async def test_a_line_of_the_kernels_log_ends_the_rest(tmp_path: Path) -> None:
     """A ring can say that there is something to read; a file cannot, and is read each second."""
     ring, file = tmp_path / "ring", tmp_path / "file"
@@ -274,7 +330,7 @@ async def test_a_line_of_the_kernels_log_ends_the_rest(tmp_path: Path) -> None:
 
 
 async def test_a_readable_ring_wakes(tmp_path: Path) -> None:
-    """The event is set while the block runs, and nobody listens after it."""
+    """The event is set once while the block runs, and nobody listens after it."""
     ring = tmp_path / "ring"
     os.mkfifo(ring)
     options = replace(OPTIONS, watch=WatchOptions(kernel_log=ring))
@@ -286,6 +342,10 @@ async def test_a_readable_ring_wakes(tmp_path: Path) -> None:
     with health.waking(wake):
         os.write(pen, b"6,1,1,-;NVRM: nothing\n")
         await asyncio.wait_for(wake.wait(), 60)
+        # The line is still there, and the block may last as long as a call that hangs.
+        wake.clear()
+        await asyncio.sleep(0.05)
+        assert not wake.is_set()
     unread, again = not health.at_ease, asyncio.Event()
     assert unread
     with health.waking(again):
@@ -376,6 +436,24 @@ async def test_a_call_that_hangs_in_a_vigil_costs_its_device_a_rest(described: P
         assert ["", "hung"] == [one.why[:4] for one in await reader.uses([well, sick])]
     finally:
         await child.close()
+
+
+async def test_orders_of_other_nodes_wake_nobody() -> None:
+    """They are in the same partition: of a thousand nodes each would be waked for all."""
+    rested, log = await Rested("H100-80GB").start(), MemoryLog()
+    await apply(log, "gpuledger", 1)
+    shell = NodeShell(log, rested.rig.agent)
+    await shell.begin()
+    order = {"kind": "clean", "incarnation": "boot-0", "cell": "main", "lease": "l1",
+             "units": ["GPU-1"]}  # fmt: skip
+    woken = []
+    for node in ("elsewhere", rested.rig.agent.standing.node):
+        plain = order | {"order": f"o-{node}", "node": node}
+        entry = Entry(node.encode(), orjson.dumps(plain))
+        await log.append("gpuledger.orders", shell._partition, [entry])
+        assert 1 == await shell.hear()
+        woken.append(shell._wake.is_set())
+    assert [False, True] == woken
 
 
 class Noting(NvmlChild):

@@ -243,8 +243,9 @@ class NodeAgent:
         are sampled, listened to and looked at, and whatever there is to tell ends the rest.
         """
         wanted, every_us = self._dull(), self._options.look_us
-        rounds = 0 if wanted is None else -((due_us - self._whole_us()) // every_us)
-        if wanted is None or rounds < _LEAST_ROUNDS or wake.is_set():
+        awaited = wake.is_set() or due_us <= self._now_us()
+        rounds = 0 if awaited else -((due_us - self._whole_us()) // every_us)
+        if wanted is None or rounds < _LEAST_ROUNDS:
             return due_us
         with self._health.waking(wake):
             found = await self._reader.vigil(wanted, rounds, every_us, wake)
@@ -253,21 +254,17 @@ class NodeAgent:
                 self._use.take(at_us, uses)
         now_us = self._now_us()
         next_us = now_us if found.news else now_us + every_us - now_us % every_us
-        self._listen_us = next_us
-        if self._look_us:
-            self._look_us = next_us
+        self._listen_us, self._look_us = next_us, self._look_us and next_us
         return next_us
 
     def _dull(self) -> Wanted | None:
         """Return what each round asks while nothing happens; None: something does."""
         options, use = self._options, self._use
-        periods = {options.look_us, options.watch.listen_us}
-        if use is not None:
-            periods.add(use.options.sample_us)
+        every_us = options.look_us if use is None else use.options.sample_us
         uuids = self._rounds.all_well()
         at_ease = (
             options.on_the_second
-            and len(periods) == 1
+            and options.look_us == options.watch.listen_us == every_us
             and self._quiet
             and self._reader.is_well
             and self._health.at_ease
@@ -282,7 +279,7 @@ class NodeAgent:
 
     def _whole_us(self) -> int:
         """Return when more is due than what each second is asked."""
-        samples = [] if self._use is None else [self._use.whole_us]
+        samples = [] if self._use is None else [self._use.more_us]
         return min([self._look_us and self._retell_us, self._health.signs_us, *samples])
 
     async def _round(self) -> list[OrderRow]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -121,7 +122,10 @@ class NodeShell:
         return partition_of(self._agent.cell.encode(), count)
 
     async def hear(self, wait_s: float = 0.0) -> int:
-        """Hand the orders that are there to the agent; return how many records were read."""
+        """Hand the orders that are there to the agent; return how many records were read.
+
+        Those of other nodes, with which it shares a partition, do not wake it.
+        """
         records = await self._log.read(self._orders, self._partition, self._next, _READ, wait_s)
         if records:
             learn_time(self._agent.journal, [one.time_us for one in records])
@@ -141,6 +145,7 @@ class NodeShell:
             _log.warning("order not read", offset=record.offset, error=str(error)[:200])
             return
         self._agent.hear(order, position)
+        self._wake.set()
 
     async def send(self) -> int:
         """Append what waits, oldest first; return how many the log has now for sure."""
@@ -215,11 +220,7 @@ class NodeShell:
         await self._persist(self.begin)
         self._begun.set()
         while True:
-            await self._persist(self._hear_once)
-
-    async def _hear_once(self) -> None:
-        if await self.hear(_READ_S):
-            self._wake.set()
+            await self._persist(partial(self.hear, _READ_S))
 
     async def _work_on(self) -> None:
         clock, later = self._agent.journal.clock, asyncio.get_running_loop().call_later

@@ -41,7 +41,7 @@ class FakeAsker:
     def __init__(self, node: FakeNode, session: Callable[[], Session] = Session) -> None:
         """Ask this node, in a session that is made so."""
         self.node = node
-        self._made = session
+        self._make_session = session
         self._session = session()
 
     async def ask(
@@ -58,7 +58,7 @@ class FakeAsker:
                 return OPS[op](self._session, **arguments)
             except CallHung as hung:
                 # The process would have been killed, and its session with it.
-                self._session = self._made()
+                self._session = self._make_session()
                 about = hung.gpu or arguments.get("uuid", "")
                 limit_s = ANSWER_S if timeout_s is None else timeout_s
                 raise Hung(op, f"{hung.function} {about}".strip(), limit_s) from None

@@ -114,7 +114,13 @@ class Hearing:
             yield
             return
         loop, fd = asyncio.get_running_loop(), self._kernel.fd
-        loop.add_reader(fd, wake.set)
+
+        def tell() -> None:
+            # Once: it stays there to be read, and the block may last as long as a call that hangs.
+            loop.remove_reader(fd)
+            wake.set()
+
+        loop.add_reader(fd, tell)
         try:
             yield
         finally:

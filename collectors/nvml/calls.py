@@ -272,7 +272,11 @@ def watch(fd: int | None) -> None:
 
 
 def asleep(number: int) -> None:
-    """Write into the watch file that no call is made, and which pause it is: it hangs in none."""
+    """Write into the watch file that no call is being made.
+
+    ``number`` differs from pause to pause, so that several looks are not taken for one call
+    that hangs.
+    """
     if _watched is not None:
         _watched[:] = _label("asleep", str(number))
 

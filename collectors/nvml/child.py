@@ -89,8 +89,7 @@ class Questions:
 
 def serve(questions: Questions, answers: BinaryIO) -> None:
     """Answer questions, one a line, until there are no more."""
-    session = Session()
-    session.pause = questions.come
+    session = Session(pause=questions.come)
     answers.write(orjson.dumps({"ready": True}) + b"\n")
     answers.flush()
     for line in questions:

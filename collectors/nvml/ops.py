@@ -1,8 +1,8 @@
 """What can be asked of NVML from outside its process: one name for each question.
 
-`OPS` is the table that the child process (`child`) and the reader in this process
-(`reader.InProcess`) both answer from, so what a simulated node runs is what a real one
-does. Arguments and answers are plain JSON values or the dataclasses of `readings`. An
+`OPS` is the table that the child process (`child`) and the fake node in this process
+(`collectors.fake_nvml.reader`) both answer from, so what a simulated node runs is what a real
+one does. Arguments and answers are plain JSON values or the dataclasses of `readings`. An
 operation that changes something raises `Refused`; one that reads never does.
 
 To add one: write a function of a `Session` and keyword arguments, and put it here.

@@ -33,7 +33,7 @@ _REST_S = 30.0
 _LONGEST_REST_S = 600.0
 
 #: Questions about all devices rest by themselves: under names that no device has.
-_EVENTS, _USES = "events", "uses"
+_EVENTS, _USES, _VIGIL = "events", "uses", "vigil"
 
 _HOST: TypeAdapter[Host] = TypeAdapter(Host)
 _DEVICE: TypeAdapter[Device] = TypeAdapter(Device)
@@ -288,7 +288,8 @@ class NvmlReader:
         """Let NVML's process make so many rounds alone (`vigil.vigil`), unless ``hurry`` is set.
 
         Each asks what ``wanted`` has, of devices that are well. When a call hangs its device
-        rests, and the samples of the rounds before are lost with the process.
+        rests, and the samples of the rounds before are lost with the process. One that fails
+        otherwise rests itself: it would fail again at once, for as long as nothing else does.
         """
         uses = None if wanted.uses is None else wanted.uses["uuids"]
         uuids = [] if wanted.pulse is None else wanted.pulse[0]
@@ -303,17 +304,21 @@ class NvmlReader:
                 every_us=every_us,
             )
         except Hung as hung:
-            self._rest_what_hangs(hung, {*uuids, *(uses or ())})
+            self._rest_what_hangs(hung, {*uuids, *(uses or ())}, _VIGIL)
             return Vigil(0, news=True)
-        except ChildFailed:
+        except ChildFailed as failed:
+            self._rest(_VIGIL, f"{DIED}: {failed}", self._resting.get(_VIGIL))
             return Vigil(0, news=True)
+        self._resting.pop(_VIGIL, None)
         self._heard = found["events"]
         samples = [(at_us, _ALL_USES.validate_python(one)) for at_us, one in found["samples"]]
         return Vigil(found["rounds"], tuple(samples), found["news"])
 
-    def _rest_what_hangs(self, hung: Hung, uuids: Iterable[str]) -> None:
+    def _rest_what_hangs(
+        self, hung: Hung, uuids: Iterable[str], otherwise: str | None = None
+    ) -> None:
         """Leave the device alone whose call hangs, if it is one of these."""
-        about = next((uuid for uuid in uuids if uuid in hung.call), None)
+        about = next((uuid for uuid in uuids if uuid in hung.call), otherwise)
         if about is not None:
             self._rest(about, _why(hung), self._resting.get(about))
 

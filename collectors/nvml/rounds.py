@@ -71,12 +71,13 @@ class Rounds:
         return self._planned
 
     def all_well(self) -> list[str] | None:
-        """Return the devices, if each of them could be read and nothing is to be read now."""
+        """Return the devices, if all that is listed could be read; None: something could not."""
         last = self._last
-        if last is None or last.host.why or any(one.why for one in last.devices):
+        if last is None:
             return None
-        uuids = [one.uuid for one in last.host.listed if one.uuid is not None]
-        return uuids if len(uuids) == len(last.host.listed) else None
+        whys = [last.host.why, *[one.why for one in last.host.listed]]
+        whys += [one.why for one in last.devices]
+        return None if any(whys) else [one.uuid for one in last.devices]
 
     async def whole(self) -> Look:
         """Read the listing and every device."""

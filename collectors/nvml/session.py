@@ -83,14 +83,20 @@ class Kept:
 class Session:
     """NVML, opened at the first use. Not for more than one thread."""
 
-    #: Waits so many seconds for another question; says whether there is one. In the process
-    #: that asks nothing is waited for: it could not ask meanwhile.
-    pause: Callable[[float], bool] = staticmethod(lambda _: True)
-    #: A clock that never goes back (us), the same one for all processes.
-    steady_us: Callable[[], int] = staticmethod(lambda: time.monotonic_ns() // 1000)
+    def __init__(
+        self,
+        *,
+        pause: Callable[[float], bool] = lambda _: True,
+        steady_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
+    ) -> None:
+        """Open nothing yet.
 
-    def __init__(self) -> None:
-        """Open nothing yet."""
+        ``pause`` waits so many seconds for another question, and says whether there is one: in
+        the process that asks nothing is waited for, since it could not ask meanwhile.
+        ``steady_us`` is a clock that never goes back, the same one for all processes.
+        """
+        self.pause = pause
+        self.steady_us = steady_us
         self._open = False
         self._handles: dict[str, Any] = {}
         #: The event set, made at the first question for events.

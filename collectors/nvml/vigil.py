@@ -15,7 +15,7 @@ from collectors.nvml.pulse import pulse
 from collectors.nvml.use import read_uses
 
 if TYPE_CHECKING:
-    from collectors.nvml.readings import DeviceUse, Happenings
+    from collectors.nvml.readings import DeviceUse
     from collectors.nvml.session import Session
 
 __all__ = ["vigil"]
@@ -37,13 +37,21 @@ def vigil(
     ``uses`` are the devices that are sampled (None: none is), ``uuids`` those of which `pulse`
     says whether they are to be read, ``events`` those that are listened to. It ends early, and
     says ``news``, after a round in which something was to be told; also before the next one
-    when there is another question. ``rounds`` is how many were made, ``samples`` are those of
-    each round with the steady time (us) at which they were taken, ``events`` the last round's
-    where there were any.
+    when there is another question, and after one that was late or took too long for the next:
+    who asks is then not told late of what is due, and a call that is only slow is not seen in
+    round after round as if it had never returned. ``rounds`` is how many were made, ``samples``
+    are those of each round with the steady time (us) at which they were taken, ``events`` the
+    last round's where there were any.
     """
     samples: list[tuple[int, list[DeviceUse]]] = []
     happened, news, made = None, False, 0
-    while made < rounds and not news and not _slept(session, made, every_us):
+    began = session.steady_us() // every_us
+    while (
+        made < rounds
+        and not news
+        and session.steady_us() // every_us == began + made
+        and not _slept(session, made, every_us)
+    ):
         with session.one_question():
             if uses is not None:
                 found = read_uses(session, uses, wide=False, counted=False)
@@ -51,9 +59,10 @@ def vigil(
             due = pulse(session, uuids, [])
             heard = read_events(session, uuids=events)
         made += 1
-        if _tells(heard):
+        if heard.events or heard.lost or heard.why:
             happened = heard
-        news = happened is not None or due["listing"] or bool(due["changed"])
+        # That nothing can be heard is told with the rest: on some drivers it is so every second.
+        news = bool(heard.events or heard.lost or due["listing"] or due["changed"])
     return {"rounds": made, "news": news, "samples": samples, "events": happened}
 
 
@@ -61,7 +70,3 @@ def _slept(session: Session, made: int, every_us: int) -> bool:
     """Wait for the next round; say whether there is another question."""
     asleep(made)
     return session.pause((every_us - session.steady_us() % every_us) / _US)
-
-
-def _tells(heard: Happenings) -> bool:
-    return bool(heard.events or heard.lost or heard.why)

@@ -82,12 +82,17 @@ class UseWatch:
         self._number = 0
 
     @property
-    def whole_us(self) -> int:
+    def more_us(self) -> int:
         """When the next sample is due that asks for more than what differs each second."""
-        options = self.options
-        due_us = min(self._began_us + options.window_us, self._counted_us + options.counters_us)
+        return min(self._soon(self._counted_us + self.options.counters_us), self._ends_us)
+
+    @property
+    def _ends_us(self) -> int:
+        return self._soon(self._began_us + self.options.window_us)
+
+    def _soon(self, due_us: int) -> int:
         # A sample that comes a little early ends a window rather than one that comes late.
-        return due_us - options.sample_us // 2
+        return due_us - self.options.sample_us // 2
 
     @property
     def at_ease(self) -> bool:
@@ -103,8 +108,7 @@ class UseWatch:
         """Return what the sample that is due now will ask of `NvmlReader.uses`."""
         now_us = self._journal.clock.steady_us()
         self._next(now_us)
-        wide = now_us - self._began_us >= self.options.window_us - self.options.sample_us // 2
-        counted = wide or now_us >= self.whole_us
+        wide, counted = now_us >= self._ends_us, now_us >= self.more_us
         uuids = list(self._devices())
         since = {uuid: self._since_us(uuid) for uuid in uuids} if wide else None
         self._planned = {"uuids": uuids, "wide": wide, "counted": counted, "since_us": since}
@@ -171,10 +175,11 @@ class UseWatch:
             for edge in self._idleness.see(now_us, span_us, busy_of_leases)
         ]
         if edges:
+            # What was sampled while the agent rested is told later, and idle for so much longer.
             late_s = (self._journal.clock.steady_us() - now_us) // _US
             with self._journal.transaction():
                 for edge in edges:
-                    idle_s = edge.idle_s + late_s if edge.idle else 0
+                    idle_s = edge.idle_s + late_s * edge.idle
                     self._teller.say("task.use", **edge._replace(idle_s=idle_s)._asdict())
                 self._journal.keep(_IDLE, self._idleness.told)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from asyncinotify import Inotify
 
 __all__ = ["MISSED_S", "Bell"]
@@ -26,8 +26,13 @@ __all__ = ["MISSED_S", "Bell"]
 MISSED_S = 2.0
 
 
-#: What inotify says last of a file (``IN_IGNORED``).
-_IGNORED = 0x8000
+#: A file is rung, and what else has its name is let be: to open a pipe that nobody reads would
+#: wait, and a link leads to what is somebody else's.
+_RING = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+
+#: After this the next ring is of another file: it was moved (``IN_MOVE_SELF``), or it is gone,
+#: which is what inotify says last of a file (``IN_IGNORED``).
+_GONE = 0x800 | 0x8000
 
 
 class Bell:
@@ -35,8 +40,9 @@ class Bell:
 
     def __init__(self, log: Path, *, read_only: bool) -> None:
         """Make nothing yet. Who may only read the log does not make its bell either."""
-        self._log = log
-        self._path = log.with_name(f"{log.name}-bell")
+        # The same one by whatever name the log was opened, as SQLite's own files beside it are.
+        self._log = Path(os.path.realpath(log))
+        self._path = Path(f"{self._log}-bell")
         self._read_only = read_only
         self._ears: Inotify | None = None
         self._tried = False
@@ -45,16 +51,19 @@ class Bell:
         """Say that something was committed. Who cannot say so is not heard; that is no error."""
         with contextlib.suppress(OSError):
             try:
-                os.close(os.open(self._path, os.O_WRONLY | os.O_CLOEXEC))
+                os.close(os.open(self._path, _RING))
             except FileNotFoundError:
                 self._make()
 
     def _make(self) -> None:
         """Make the file: who may write the log may ring, as SQLite's own files beside it are."""
-        mode = self._log.stat().st_mode & 0o777
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+        log = self._log.stat()
+        mode = log.st_mode & 0o777
+        fd = os.open(self._path, _RING | os.O_CREAT | os.O_EXCL, mode)
         try:
             os.fchmod(fd, mode)
+            if os.geteuid() == 0:
+                os.fchown(fd, log.st_uid, log.st_gid)
         finally:
             os.close(fd)
 
@@ -78,8 +87,8 @@ class Bell:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MISSED_S - now_s % MISSED_S):
                 event = await self._ears.get()
-                if event.mask & _IGNORED:
-                    # The file is gone, and another in its place would not be heard.
+                if event.mask & _GONE:
+                    # Another in its place would not be heard.
                     self.close()
                     self._tried = False
                     self.listen()
@@ -99,12 +108,16 @@ def _ears(path: Path) -> Inotify | None:
         from asyncinotify import Inotify, Mask  # noqa: PLC0415 - does not exist everywhere
 
         ears = Inotify()
-    except (ImportError, OSError):
-        # A user has so many of them (`fs.inotify.max_user_instances`); others then look.
+    except (ImportError, OSError, MemoryError, RuntimeError):
+        # A user has so many of them (`fs.inotify.max_user_instances`); others then look. And
+        # ctypes, by which it is called, does not work where no memory may be made executable.
         return None
     try:
-        ears.add_watch(path, Mask.CLOSE_WRITE)
+        # What is no file nobody rings.
+        if stat.S_ISREG(path.lstat().st_mode):
+            ears.add_watch(path, Mask.CLOSE_WRITE | Mask.MOVE_SELF)
+            return ears
     except OSError:
-        ears.close()
-        return None
-    return ears
+        pass
+    ears.close()
+    return None

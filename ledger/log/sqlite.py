@@ -188,6 +188,8 @@ class SqliteLog(Log):
         self._notify(self._wakeups)
         if self._watcher is not None:
             self._watcher.cancel()
+            # The number of what it hears by may be another file's as soon as that is closed.
+            await asyncio.wait([self._watcher])
         self._bell.close()
         if self._glance is not None:
             # The last connection to close puts the write-ahead log away; this one cannot.
