@@ -24,7 +24,7 @@ from collectors.nvml.codes import Code
 from collectors.nvml.events import XID
 from collectors.nvml.host_facts import HostFacts
 from collectors.nvml.ops import OPS
-from collectors.nvml.reader import NvmlReader, Wanted
+from collectors.nvml.reader import NvmlReader, Routine
 from collectors.nvml.report import Standing
 from collectors.nvml.session import Session
 from collectors.nvml.use import read_uses
@@ -90,7 +90,7 @@ class Rested:
         self.asked.append(op)
         found = await self.asker.ask(op, timeout_s=timeout_s, **arguments)
         if op == "vigil":
-            self.rounds.append(found["rounds"])
+            self.rounds.append(len(found["samples"]))
         return found
 
     async def close(self) -> None:
@@ -336,19 +336,19 @@ async def test_a_readable_ring_wakes(tmp_path: Path) -> None:
     options = replace(OPTIONS, watch=WatchOptions(kernel_log=ring))
     rested = Rested("H100-80GB", options=options)
     await rested.rig.start()
-    health, wake = rested.rig.agent._health, asyncio.Event()
-    assert health.at_ease
+    hearing, wake = rested.rig.agent._health.hearing, asyncio.Event()
+    assert hearing.at_ease
     pen = os.open(ring, os.O_WRONLY)
-    with health.waking(wake):
+    with hearing.waking(wake):
         os.write(pen, b"6,1,1,-;NVRM: nothing\n")
         await asyncio.wait_for(wake.wait(), 60)
         # The line is still there, and the block may last as long as a call that hangs.
         wake.clear()
         await asyncio.sleep(0.05)
         assert not wake.is_set()
-    unread, again = not health.at_ease, asyncio.Event()
+    unread, again = not hearing.at_ease, asyncio.Event()
     assert unread
-    with health.waking(again):
+    with hearing.waking(again):
         pass
     await asyncio.sleep(0)
     assert not again.is_set()
@@ -363,17 +363,17 @@ def test_questions_are_lines_and_an_empty_one_is_none() -> None:
     """Whole or in parts, many at once or the last one cut off by the end."""
     read, write = os.pipe()
     questions = Questions(read)
-    assert not questions.come(0)
+    assert not questions.another_within(0)
     os.write(write, b"\n\n{1}\n{2}\n\n{3")
-    assert questions.come(0)
+    assert questions.another_within(0)
     lines = iter(questions)
     assert [b"{1}", b"{2}"] == [next(lines), next(lines)]
-    assert questions.come(0), "what was read ahead is there"
+    assert questions.another_within(0), "what was read ahead is there"
     os.write(write, b"}\n")
     assert b"{3}" == next(lines)
-    assert not questions.come(0)
+    assert not questions.another_within(0)
     os.close(write)
-    assert questions.come(0), "the end is no reason to wait"
+    assert questions.another_within(0), "the end is no reason to wait"
     assert [] == list(lines)
     os.close(read)
 
@@ -385,7 +385,7 @@ def test_in_the_process_that_asks_nothing_is_waited_for() -> None:
         found = OPS["vigil"](
             Session(), uses=None, uuids=[], events=[], rounds=5, every_us=3600 * SECOND
         )
-    assert {"rounds": 0, "news": False, "samples": [], "events": None} == found
+    assert {"news": False, "samples": [], "events": None} == found
 
 
 @pytest.fixture
@@ -405,14 +405,14 @@ async def test_the_process_makes_rounds_until_it_is_hurried(described: Path) -> 
     try:
         reader = NvmlReader(child)
         (one, _) = (await reader.inventory()).devices
-        wanted = Wanted({"uuids": [one.uuid]}, ([one.uuid], []), [], [one.uuid])
+        wanted = Routine([one.uuid], [one.uuid], [one.uuid])
         found = await reader.vigil(wanted, 3, 50_000, hurry)
-        assert (3, False) == (found.rounds, found.news)
+        assert (3, False) == (len(found.samples), found.news)
         stamps = [at_us // 50_000 for at_us, _ in found.samples]
         assert stamps == sorted(set(stamps))
         asyncio.get_running_loop().call_later(0.1, hurry.set)
         found = await asyncio.wait_for(reader.vigil(wanted, 1, 3600 * SECOND, hurry), 60)
-        assert (0, False) == (found.rounds, found.news)
+        assert (0, False) == (len(found.samples), found.news)
         again = await reader.device(one.uuid)
         assert (one.uuid, "", 1) == (again.uuid, again.why, child.starts)
     finally:
@@ -426,12 +426,17 @@ async def test_a_call_that_hangs_in_a_vigil_costs_its_device_a_rest(described: P
         reader = NvmlReader(child)
         devices = (await reader.inventory()).devices
         well, sick = [one.uuid for one in devices]
-        wanted = Wanted({"uuids": [well]}, ([well], []), [], [])
+        wanted = Routine([well], [well], [])
         found = await reader.vigil(wanted, 30, 90_000, asyncio.Event())
-        assert (30, False, 1, True) == (found.rounds, found.news, child.starts, reader.is_well)
-        wanted = Wanted({"uuids": [well, sick]}, ([well, sick], []), [], [])
+        assert (30, False, 1, True) == (
+            len(found.samples),
+            found.news,
+            child.starts,
+            reader.is_well,
+        )
+        wanted = Routine([well, sick], [well, sick], [])
         found = await reader.vigil(wanted, 3, 50_000, asyncio.Event())
-        assert (0, True) == (found.rounds, found.news)
+        assert (0, True) == (len(found.samples), found.news)
         assert not reader.is_well
         assert ["", "hung"] == [one.why[:4] for one in await reader.uses([well, sick])]
     finally:

@@ -27,7 +27,7 @@ from collectors.agent.view import same_but_health, view
 from collectors.health.hearing import WatchOptions
 from collectors.health.watch import HealthWatch
 from collectors.mig.runner import SagaRunner
-from collectors.nvml.reader import NvmlReader, Wanted
+from collectors.nvml.reader import NvmlReader, Routine, Wanted
 from collectors.nvml.rounds import Rounds
 from collectors.said import Said
 from collectors.use.watch import UseWatch
@@ -238,17 +238,18 @@ class NodeAgent:
     async def rest(self, due_us: int, wake: asyncio.Event) -> int:
         """Leave the node to NVML's process while nothing happens; return when `work` is due.
 
-        ``due_us`` is what `work` has returned, ``wake`` ends it when it is set. Until more is due
-        than what each second is asked, each second is as it was with the agent awake: devices
-        are sampled, listened to and looked at, and whatever there is to tell ends the rest.
+        ``due_us`` is what `work` has returned, ``wake`` ends it when it is set. Until something is
+        due that not every round asks, NVML's process makes the rounds as `work` would: devices
+        are sampled, listened to and looked at, and what there is to tell ends the rest.
         """
-        wanted, every_us = self._dull(), self._options.look_us
+        asked, every_us = self._routine(), self._options.look_us
+        # Those at `due_us` and after it, before more is due.
+        rounds = -((due_us - self._more_us()) // every_us)
         awaited = wake.is_set() or due_us <= self._now_us()
-        rounds = 0 if awaited else -((due_us - self._whole_us()) // every_us)
-        if wanted is None or rounds < _LEAST_ROUNDS:
+        if asked is None or awaited or rounds < _LEAST_ROUNDS:
             return due_us
-        with self._health.waking(wake):
-            found = await self._reader.vigil(wanted, rounds, every_us, wake)
+        with self._health.hearing.waking(wake):
+            found = await self._reader.vigil(asked, rounds, every_us, wake)
         for at_us, uses in found.samples:
             if self._use is not None:
                 self._use.take(at_us, uses)
@@ -257,7 +258,7 @@ class NodeAgent:
         self._listen_us, self._look_us = next_us, self._look_us and next_us
         return next_us
 
-    def _dull(self) -> Wanted | None:
+    def _routine(self) -> Routine | None:
         """Return what each round asks while nothing happens; None: something does."""
         options, use = self._options, self._use
         every_us = options.look_us if use is None else use.options.sample_us
@@ -267,18 +268,17 @@ class NodeAgent:
             and options.look_us == options.watch.listen_us == every_us
             and self._quiet
             and self._reader.is_well
-            and self._health.at_ease
+            and self._health.hearing.at_ease
             and (use is None or use.at_ease)
             and not self.journal.open_orders()
         )
         if not at_ease or uuids is None:
             return None
-        _, events = self._health.due(self._known)
-        uses = None if use is None else {"uuids": list(self._known)}
-        return Wanted(uses, (uuids, []), [], events)
+        uses = None if use is None else list(self._known)
+        return Routine(uses, uuids, self._health.hearing.heeded(self._known))
 
-    def _whole_us(self) -> int:
-        """Return when more is due than what each second is asked."""
+    def _more_us(self) -> int:
+        """Return when something is due that not every round asks."""
         samples = [] if self._use is None else [self._use.more_us]
         return min([self._look_us and self._retell_us, self._health.signs_us, *samples])
 

@@ -52,9 +52,7 @@ class HealthWatch:
         self._reader = reader
         self._journal = journal
         self._options = options
-        self._hearing = Hearing(reader, journal, options)
-        #: See `Hearing.waking`.
-        self.waking = self._hearing.waking
+        self.hearing = Hearing(reader, journal, options)
         #: Whether the last `listen` has heard anything that only a whole reading tells more of.
         self.heard = False
         self._memory: dict[str, Memory] = {}
@@ -73,28 +71,23 @@ class HealthWatch:
         mine = kept if kept.get("incarnation") == self._journal.fact("incarnation") else {}
         self._memory = {uuid: _memory(plain) for uuid, plain in mine.get("devices", {}).items()}
         same = mine.get("log") == str(self._options.kernel_log)
-        self._hearing.open(mine.get("position") if same else None)
+        self.hearing.open(mine.get("position") if same else None)
 
     def close(self) -> None:
         """Let go of the kernel's log."""
-        self._hearing.close()
-
-    @property
-    def at_ease(self) -> bool:
-        """See `Hearing.at_ease`."""
-        return self._hearing.at_ease
+        self.hearing.close()
 
     def due(self, known: Mapping[str, Device]) -> tuple[list[str], list[str]]:
         """Return the devices of which `listen` asks for signs now, and for what has happened."""
         due = self._now_us() >= self.signs_us
-        return self._signs_due() if due else [], self._hearing.heeded(known)
+        return self._signs_due() if due else [], self.hearing.heeded(known)
 
     def _signs_due(self) -> list[str]:
         return [uuid for uuid, (_, health) in self._seen.items() if health != "gone"]
 
     async def listen(self, known: Mapping[str, Device]) -> bool:
         """Hear what has happened; say whether the node is to be looked at now."""
-        news = self.heard = await self._hearing.listen(known)
+        news = self.heard = await self.hearing.listen(known)
         if not news and self._now_us() >= self.signs_us:
             await self._ask(self._signs_due())
             news = self._has_changed()
@@ -148,9 +141,9 @@ class HealthWatch:
         before = {} if last is None else {one.uuid: one.health for one in last.devices}
         there = {one.uuid for one in now.devices}
         verdicts: dict[str, Verdict] = {}
-        for uuid in sorted({*there, *before, *self._hearing.struck}):
+        for uuid in sorted({*there, *before, *self.hearing.struck}):
             found = self._found(uuid, inventory, listed=uuid in there, before=len(before))
-            struck = self._hearing.take(uuid, gone=found.health == "gone")
+            struck = self.hearing.take(uuid, gone=found.health == "gone")
             self._memory[uuid], verdicts[uuid] = self._judge(uuid, replace(found, struck=struck))
             self._seen[uuid] = (found, verdicts[uuid].health)
         self._keep()
@@ -176,7 +169,7 @@ class HealthWatch:
         return Seen("gone", f"{why}: {reason}" if why else reason)
 
     def _keep(self) -> None:
-        incarnation, position = self._journal.fact("incarnation"), self._hearing.position
+        incarnation, position = self._journal.fact("incarnation"), self.hearing.position
         now = (incarnation, dict(self._memory), position)
         if now == self._kept:
             return

@@ -82,14 +82,14 @@ class Questions:
                 return
             self._read += chunk
 
-    def come(self, wait_s: float) -> bool:
+    def another_within(self, wait_s: float) -> bool:
         """Say whether there is another line, or the end, within so many seconds."""
         return bool(self._read or select.select([self._fd], [], [], wait_s)[0])
 
 
 def serve(questions: Questions, answers: BinaryIO) -> None:
     """Answer questions, one a line, until there are no more."""
-    session = Session(pause=questions.come)
+    session = Session(pause=questions.another_within)
     answers.write(orjson.dumps({"ready": True}) + b"\n")
     answers.flush()
     for line in questions:

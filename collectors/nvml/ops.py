@@ -58,8 +58,8 @@ OPS: dict[str, Callable[..., Any]] = {
     # (questions: (name, arguments), ...) -> their answers: what one round asks, none of which
     # changes anything
     "several": _several,
-    # (uses, uuids, events, rounds, every_us) -> {rounds, news, samples, events}: rounds of the
-    # process alone, while nothing happens
+    # (uses, uuids, events, rounds, every_us) -> {news, samples, events}: rounds of the process
+    # alone, while nothing happens
     "vigil": vigil,
     # (uuid) -> {call: why}: which calls work
     "survey": survey,

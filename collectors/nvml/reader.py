@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from collectors.nvml.watchdog import Asker
 
-__all__ = ["DIED", "HUNG", "Inventory", "NvmlReader", "Vigil", "Wanted"]
+__all__ = ["DIED", "HUNG", "Inventory", "NvmlReader", "Routine", "Vigil", "Wanted"]
 
 #: What ``why`` begins with when a call did not return, and when the process died in it.
 HUNG = "hung"
@@ -69,14 +69,24 @@ class Wanted:
     events: list[str] | None
 
 
+class Routine(NamedTuple):
+    """What each round of a vigil asks: the devices that are sampled, looked at, listened to.
+
+    Without ``uses`` none is sampled.
+    """
+
+    uses: list[str] | None
+    uuids: list[str]
+    events: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Vigil:
-    """What came of rounds without the agent: how many, and what was sampled at which steady us.
+    """What came of rounds without the agent: samples, each with the steady time (us) of it.
 
     ``news``: something has happened or failed, and the node is to be looked at.
     """
 
-    rounds: int
     samples: tuple[tuple[int, list[DeviceUse]], ...] = ()
     news: bool = False
 
@@ -101,7 +111,7 @@ class NvmlReader:
         #: By the question's name and device: what was asked ahead, and its answer.
         self._ahead: dict[tuple[str, str | None], tuple[dict[str, Any] | None, Any]] = {}
         #: What a vigil has heard, which is told once, and so kept for the next `events`.
-        self._heard: dict[str, Any] | None = None
+        self._heard: Any = None
 
     @asynccontextmanager
     async def at_once(self, wanted: Wanted) -> AsyncIterator[None]:
@@ -280,39 +290,31 @@ class NvmlReader:
 
     async def vigil(
         self,
-        wanted: Wanted,
+        asked: Routine,
         rounds: int,
         every_us: int,
         hurry: asyncio.Event,
     ) -> Vigil:
         """Let NVML's process make so many rounds alone (`vigil.vigil`), unless ``hurry`` is set.
 
-        Each asks what ``wanted`` has, of devices that are well. When a call hangs its device
-        rests, and the samples of the rounds before are lost with the process. One that fails
-        otherwise rests itself: it would fail again at once, for as long as nothing else does.
+        When a call hangs its device rests, and the samples of the rounds before are lost with
+        the process. One that fails otherwise rests itself: it would fail again at once, for as
+        long as nothing else does. Each pause must be shorter than a call may take, and all of it
+        than a question may: ten seconds and a minute.
         """
-        uses = None if wanted.uses is None else wanted.uses["uuids"]
-        uuids = [] if wanted.pulse is None else wanted.pulse[0]
+        more = asked._asdict() | {"rounds": rounds, "every_us": every_us}
         try:
-            found = await self._asker.ask(
-                "vigil",
-                hurry=hurry,
-                uses=uses,
-                uuids=uuids,
-                events=wanted.events or [],
-                rounds=rounds,
-                every_us=every_us,
-            )
+            found = await self._asker.ask("vigil", hurry=hurry, **more)
         except Hung as hung:
-            self._rest_what_hangs(hung, {*uuids, *(uses or ())}, _VIGIL)
-            return Vigil(0, news=True)
+            self._rest_what_hangs(hung, {*asked.uuids, *(asked.uses or ())}, _VIGIL)
+            return Vigil(news=True)
         except ChildFailed as failed:
             self._rest(_VIGIL, f"{DIED}: {failed}", self._resting.get(_VIGIL))
-            return Vigil(0, news=True)
+            return Vigil(news=True)
         self._resting.pop(_VIGIL, None)
         self._heard = found["events"]
         samples = [(at_us, _ALL_USES.validate_python(one)) for at_us, one in found["samples"]]
-        return Vigil(found["rounds"], tuple(samples), found["news"])
+        return Vigil(tuple(samples), found["news"])
 
     def _rest_what_hangs(
         self, hung: Hung, uuids: Iterable[str], otherwise: str | None = None

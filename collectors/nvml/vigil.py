@@ -39,34 +39,29 @@ def vigil(
     says ``news``, after a round in which something was to be told; also before the next one
     when there is another question, and after one that was late or took too long for the next:
     who asks is then not told late of what is due, and a call that is only slow is not seen in
-    round after round as if it had never returned. ``rounds`` is how many were made, ``samples``
-    are those of each round with the steady time (us) at which they were taken, ``events`` the
-    last round's where there were any.
+    round after round as if it had never returned. ``samples`` are those of each round with the
+    steady time (us) at which they were taken, ``events`` the last round's where there were any.
     """
     samples: list[tuple[int, list[DeviceUse]]] = []
-    happened, news, made = None, False, 0
+    happened, news = None, False
     began = session.steady_us() // every_us
-    while (
-        made < rounds
-        and not news
-        and session.steady_us() // every_us == began + made
-        and not _slept(session, made, every_us)
-    ):
+    for made in range(rounds):
+        late = session.steady_us() // every_us > began + made
+        if news or late or _asked(session, made, every_us):
+            break
         with session.one_question():
             if uses is not None:
                 found = read_uses(session, uses, wide=False, counted=False)
                 samples.append((session.steady_us(), found))
             due = pulse(session, uuids, [])
             heard = read_events(session, uuids=events)
-        made += 1
-        if heard.events or heard.lost or heard.why:
-            happened = heard
+        happened = heard if heard.events or heard.lost or heard.why else None
         # That nothing can be heard is told with the rest: on some drivers it is so every second.
         news = bool(heard.events or heard.lost or due["listing"] or due["changed"])
-    return {"rounds": made, "news": news, "samples": samples, "events": happened}
+    return {"news": news, "samples": samples, "events": happened}
 
 
-def _slept(session: Session, made: int, every_us: int) -> bool:
+def _asked(session: Session, number: int, every_us: int) -> bool:
     """Wait for the next round; say whether there is another question."""
-    asleep(made)
+    asleep(number)
     return session.pause((every_us - session.steady_us() % every_us) / _US)

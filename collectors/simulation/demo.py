@@ -139,7 +139,7 @@ async def make_room(options: DemoOptions) -> None:
             f"{path} was not left by a demonstration, so it is kept; name another file with --log"
         )
     options.notes.write(f"replacing the ledger of the last demonstration, {path}\n")
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", "-wal", "-shm", "-bell"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 

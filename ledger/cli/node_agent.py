@@ -22,7 +22,7 @@ __all__ = ["LOOK_US", "PASS_US", "POLL_S", "HostAgent", "run"]
 _MODES = {"on": True, "off": False}
 _KERNEL_LOG = Path("/dev/kmsg")
 
-#: How often an agent looks for orders in a file. They take seconds, and looking has its cost.
+#: How often an agent looks for orders in a file at most. They take seconds, and looking costs.
 POLL_S = 0.5
 
 #: How often an agent looks at its devices, and reads each of them whole, in microseconds.

@@ -25,7 +25,6 @@ __all__ = ["MISSED_S", "Bell"]
 #: clock, at one wake-up with whatever else a process does then.
 MISSED_S = 2.0
 
-
 #: A file is rung, and what else has its name is let be: to open a pipe that nobody reads would
 #: wait, and a link leads to what is somebody else's.
 _RING = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -79,6 +78,8 @@ class Bell:
             if not self._read_only:
                 self.ring()
             self._ears = _ears(self._path)
+            # Who only reads does not make it: somebody else may.
+            self._tried = self.hears or not self._read_only
 
     async def rung(self) -> bool:
         """Return True when it was rung since the last time, or False after `MISSED_S` at most."""

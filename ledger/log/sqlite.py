@@ -41,12 +41,8 @@ __all__ = ["SqliteLog"]
 #: How long to wait for another process's transaction before `LogUnavailable`.
 LOCK_TIMEOUT_S = 10.0
 
-#: How often a waiting reader looks for other processes' appends.
+#: The least time between two looks of a waiting reader for other processes' appends.
 POLL_S = 0.005
-
-#: A reader that looks this seldom does so at multiples of its period by the steady clock: at one
-#: wake-up with whatever else its process does then.
-_SELDOM_S = 0.1
 
 _INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)"
 
@@ -147,7 +143,7 @@ class SqliteLog(Log):
     async def read(
         self, topic: str, partition: int, start: int, limit: int = 1000, wait_s: float = 0.0
     ) -> list[Record]:
-        """See `Log.read`. Appends of other processes are seen within ``poll_s`` (see `Bell`)."""
+        """See `Log.read`. Appends of others are seen within ``poll_s`` of their ring (`Bell`)."""
         read_now = partial(self._run, "read", self._read, topic, partition, start, limit)
         if wait_s <= 0:
             return await read_now()
@@ -236,14 +232,10 @@ class SqliteLog(Log):
             if version is None or version != seen:
                 seen = version
                 self._notify({one[0] for one in self._waiting if self._is_there(*one)})
-            if not self._bell.hears:
-                next_s = max(next_s + self.poll_s, clock())
-                if self.poll_s >= _SELDOM_S:
-                    next_s = (clock() // self.poll_s + 1) * self.poll_s
-                await asyncio.sleep(next_s - clock())
-            elif await self._bell.rung():
-                await asyncio.sleep(next_s - clock())
-                next_s = clock() + self.poll_s
+            if self._bell.hears and not await self._bell.rung():
+                continue  # it is looked all the same, in case a ring was missed
+            await asyncio.sleep(next_s - clock())
+            next_s = clock() + self.poll_s
 
     def _is_there(self, *place: object) -> bool:
         """Say whether there is something to read; where that cannot be told there may be."""
