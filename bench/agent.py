@@ -2,7 +2,7 @@
 
 An agent with its NVML process on a described node of eight H100, plain and in seven slices
 each, on a log in a file: it looks at every device each second, hears events, and sends
-heartbeats; with use, it also samples every device each second, and every slice in each window.
+heartbeats; with use, it also samples every whole device each second, and slices once a window.
 CPU time is of both processes, the fake library's included. That one is no part of an agent: how
 much of the NVML process's time it takes is measured beside it, over the same questions, in this
 process (``stand_in_ms_per_s``); ``own_pct`` is without it.
@@ -96,7 +96,7 @@ async def weigh(folder: Path, gpus: int, seconds: float, *, mig: bool, use: bool
         await task
     journal.close()
     await child.close()
-    share = stand_in_share(Described.model_validate_json(described), use=use)
+    share = stand_in_share(Described.model_validate_json(described), mig=mig, use=use)
     return {
         "bench": "agent",
         "workload": f"{gpus} x {_BOARD}, {'7 slices each' if mig else 'whole'}, a round a second",
@@ -131,7 +131,7 @@ class _Timed(FakeLibrary):
         return call
 
 
-def stand_in_share(described: Described, *, use: bool) -> float:
+def stand_in_share(described: Described, *, mig: bool, use: bool) -> float:
     """Return which part of what NVML's process does is the fake library's, from 0 to 1.
 
     Over the questions of a pass, in which each device is read whole once, in this process.
@@ -139,7 +139,9 @@ def stand_in_share(described: Described, *, use: bool) -> float:
     timed, session = _Timed(), Session(pause=lambda _: False)
     with calls.library(timed), on(node_of(described)):
         listed = [one.uuid for one in OPS["host"](session).listed]
-        questions = [one for at in range(_WINDOWS) for one in _of_window(listed, at, use=use)]
+        questions = [
+            one for at in range(_WINDOWS) for one in _of_window(listed, at, mig=mig, use=use)
+        ]
         _answer(session, questions)
         timed.ns, began = 0, time.thread_time_ns()
         _answer(session, questions)
@@ -157,10 +159,13 @@ _WINDOW_S = UseOptions().window_us // 1_000_000
 _WINDOWS = PASS_US // UseOptions().window_us
 
 
-def _of_window(uuids: list[str], number: int, *, use: bool) -> list[tuple[str, dict[str, Any]]]:
+def _of_window(
+    uuids: list[str], number: int, *, mig: bool, use: bool
+) -> list[tuple[str, dict[str, Any]]]:
     """Return what an agent at rest asks in one window of a pass: all rounds but one, and that."""
     whole = [uuid for at, uuid in enumerate(uuids) if at % _WINDOWS == number]
-    alone = {"uses": uuids if use else None, "uuids": uuids, "events": uuids}
+    sampled = [] if mig else uuids
+    alone = {"uses": sampled if use else None, "uuids": uuids, "events": uuids}
     sample = {"uuids": uuids, "since_us": dict.fromkeys(uuids, 0)}
     last: list[tuple[str, dict[str, Any]]] = [("uses", sample)] if use else []
     last += [("pulse", {"uuids": uuids, "whole": whole})]

@@ -115,6 +115,23 @@ async def test_a_window_of_slices_has_their_counters() -> None:
     assert busy[gi] == part["busy_permille"]
 
 
+async def test_a_card_in_mig_mode_is_sampled_once_a_window_and_a_whole_one_each_second() -> None:
+    """It has no engine to tell of until MIG is off again; then each second counts anew."""
+    rig = Rig(("H100-80GB", "H100-80GB"))
+    whole, card = rig.node.gpus
+    whole.mig = 0
+    await rig.start()
+    watch = rig.agent.use_watch()
+    windows = await watched(rig, watch, 20)
+    samples = [{one["uuid"]: one["samples"] for one in each["devices"]} for each in windows]
+    assert {whole.uuid: 10, card.uuid: 1} == samples[1]
+    assert [whole.uuid] == watch.differing()
+    card.mig = 0
+    await rig.settle(20)
+    (_, again) = await watched(rig, watch, 20)
+    assert [10, 10] == [one["samples"] for one in again["devices"]]
+
+
 async def test_c03_a_slice_without_counters_is_unknown_and_not_idle() -> None:
     """Ampere has no GPM: memory is told, use is missing, and no lease is ever called idle."""
     rig = Rig(("A100-80GB",))

@@ -274,7 +274,7 @@ class NodeAgent:
         )
         if not at_ease or uuids is None:
             return None
-        uses = None if use is None else list(self._known)
+        uses = None if use is None else use.differing()
         return Routine(uses, uuids, self._health.hearing.heeded(self._known))
 
     def _more_us(self) -> int:

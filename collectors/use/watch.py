@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from collectors.agent.telling import Teller
 from collectors.said import Said
 from collectors.use.idleness import AFTER_US, Idleness
-from collectors.use.window import Window, busy_of, work_of
+from collectors.use.window import Window, busy_of, has_no_engines, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,6 +80,8 @@ class UseWatch:
         self._counted_us = self._began_us - self.options.counters_us
         self._stamps: dict[str, int] = {}
         self._number = 0
+        #: Devices of which a sample tells no more each second than one that reads counters does.
+        self._still: frozenset[str] = frozenset()
 
     @property
     def more_us(self) -> int:
@@ -99,6 +101,10 @@ class UseWatch:
         """Whether nobody waits for a sample: a lease that is idle may be used again at any."""
         return not self._idleness.told
 
+    def differing(self) -> list[str]:
+        """Return the devices that are sampled each second."""
+        return [uuid for uuid in self._devices() if uuid not in self._still]
+
     def _next(self, now_us: int) -> None:
         # What was late is not caught up: two samples at once would say nothing more.
         missed = (now_us - self.due_us) // self.options.sample_us
@@ -109,7 +115,7 @@ class UseWatch:
         now_us = self._journal.clock.steady_us()
         self._next(now_us)
         wide, counted = now_us >= self._ends_us, now_us >= self.more_us
-        uuids = list(self._devices())
+        uuids = list(self._devices()) if counted else self.differing()
         since = {uuid: self._since_us(uuid) for uuid in uuids} if wide else None
         self._planned = {"uuids": uuids, "wide": wide, "counted": counted, "since_us": since}
         return self._planned
@@ -142,6 +148,7 @@ class UseWatch:
         counted_us = now_us - max(self._counted_us, self._began_us) if counted else 0
         if counted:
             self._counted_us = now_us
+            self._still = frozenset(use.uuid for use in uses if has_no_engines(use))
         self._window.add(span_us, uses, counted_us)
         spans = _Spans(span_us, counted_us, now_us - self._began_us if wide else 0)
         self._follow(now_us, spans, uses)

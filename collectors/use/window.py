@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collectors.nvml.readings import DeviceUse, InstanceUse
     from schemas.base import Model
 
-__all__ = ["Window", "busy_of", "work_of"]
+__all__ = ["Window", "busy_of", "has_no_engines", "work_of"]
 
 #: Means of a device: field of the record -> what a sample has of it.
 _MEANS: dict[str, Callable[[DeviceUse], int | None]] = {
@@ -60,6 +60,11 @@ def busy_of(use: DeviceUse) -> dict[str, int | None]:
         alone = len(one.units) == 1
         found |= dict.fromkeys(one.units, one.busy_permille if alone else None)
     return found
+
+
+def has_no_engines(use: DeviceUse) -> bool:
+    """Say whether a device has no engine whose use it tells, as none has in MIG mode."""
+    return all(use.missing.get(call) in _ABSENT for call in _ENGINES)
 
 
 def work_of(use: DeviceUse) -> dict[str, int | None]:
