@@ -102,11 +102,13 @@ async def run(
 ) -> None:
     """Serve ``log`` until ``stop`` is set; raise as `EmbeddedLoop.start` and `step` do."""
     loop = EmbeddedLoop(log, settings, metrics=metrics)
-    await loop.start()
     pumps = Pumps(loop.engine)
-    pumps.start()
     try:
-        await run_until(stop, pumps.failed, keep_time(loop.engine, loop.clock))
+        # A log that cannot be written to now is tried until it can: that, too, ends when asked.
+        await run_until(stop, loop.start())
+        if not stop.is_set():
+            pumps.start()
+            await run_until(stop, pumps.failed, keep_time(loop.engine, loop.clock))
     finally:
         await loop.close()
         await pumps.stop()

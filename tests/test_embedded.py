@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ledger.core.invariants import check
+from ledger.log.memory import MemoryLog
+from ledger.log.port import LogUnavailable
 from ledger.log.sqlite import SqliteLog
 from ledger.log.topics import apply
 from ledger.shard import Fenced
@@ -31,10 +33,10 @@ from tests.processor_support import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from ledger.log.port import Log
+    from ledger.log.port import Entry, Log, TopicPartition
 
 PARTITIONS = 2
 
@@ -266,3 +268,32 @@ def test_a_worker_ends_when_asked(path: Path, tmp_path: Path) -> None:
     server.signal(signal.SIGINT)
     assert 0 == server.running.wait(30)
     assert f'"{TEAM}' not in server.output()
+
+
+class Unwritable(MemoryLog):
+    """Takes nothing: its file may only be read."""
+
+    tried = 0
+
+    async def append(
+        self, topic: str, partition: int | None, entries: Sequence[Entry]
+    ) -> list[int]:
+        """See `Log.append`."""
+        return (await self.append_all({(topic, partition or 0): entries}))[topic, partition or 0]
+
+    async def append_all(
+        self, batches: Mapping[TopicPartition, Sequence[Entry]]
+    ) -> dict[TopicPartition, list[int]]:
+        """Say that it cannot be written to now."""
+        self.tried += 1
+        raise LogUnavailable(f"{len(batches)} batches cannot be written")
+
+
+async def test_a_worker_that_cannot_claim_ends_when_asked() -> None:
+    """It tries for as long as it is not told to stop."""
+    log, stop = Unwritable(), asyncio.Event()
+    await apply(log, "gpuledger", 1)
+    asyncio.get_running_loop().call_later(0.2, stop.set)
+    async with asyncio.timeout(60):
+        await run(log, settings(), stop)
+    assert log.tried

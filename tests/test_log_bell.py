@@ -279,3 +279,26 @@ async def test_who_hears_is_gone_before_what_it_hears_by_is_closed(
     assert [True] == ends
     with pytest.raises(LogClosed):
         await reader
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_bell_that_comes_later_is_heard_while_one_waits(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, read_only: bool
+) -> None:
+    """There was none and a reader may not make it, or something else had its place until now."""
+    monkeypatch.setattr(bell, "MISSED_S", 0.1)
+    async with SqliteLog(path) as writer:
+        await writer.create_topics({"t": TopicState(1)})
+        file = path.with_name("log.sqlite-bell")
+        if not read_only:
+            file.mkdir()
+        async with SqliteLog(path, read_only=read_only) as reader:
+            task = await waiting(reader)
+            assert [False] == [reader._bell.hears]
+            if not read_only:
+                file.rmdir()
+            writer._bell.ring()
+            async with asyncio.timeout(AT_MOST_S):
+                while not reader._bell.hears:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+            task.cancel()

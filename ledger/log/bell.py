@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,8 @@ class Bell:
         self._path = Path(f"{self._log}-bell")
         self._read_only = read_only
         self._ears: Inotify | None = None
-        self._tried = False
+        #: When it is tried again to hear it, by the steady clock.
+        self._again_s = 0.0
 
     def ring(self) -> None:
         """Say that something was committed. Who cannot say so is not heard; that is no error."""
@@ -72,14 +74,16 @@ class Bell:
         return self._ears is not None
 
     def listen(self) -> None:
-        """Hear what is rung from here on, if that can be, unless it was tried before."""
-        if not self._tried:
-            self._tried = True
+        """Hear what is rung from here on, if that can be; else it is tried again in a while.
+
+        Who only reads does not make a bell, and somebody else may; what stood in its place may go.
+        """
+        now_s = time.monotonic()
+        if self._ears is None and now_s >= self._again_s:
+            self._again_s = now_s + MISSED_S
             if not self._read_only:
                 self.ring()
             self._ears = _ears(self._path)
-            # Who only reads does not make it: somebody else may.
-            self._tried = self.hears or not self._read_only
 
     async def rung(self) -> bool:
         """Return True when it was rung since the last time, or False after `MISSED_S` at most."""
@@ -91,7 +95,7 @@ class Bell:
                 if event.mask & _GONE:
                     # Another in its place would not be heard.
                     self.close()
-                    self._tried = False
+                    self._again_s = 0.0
                     self.listen()
                 return True
         return False

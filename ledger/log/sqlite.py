@@ -220,10 +220,10 @@ class SqliteLog(Log):
         """
         seen: int | None = None
         clock = asyncio.get_running_loop().time
-        # What is rung before the first look is looked for again, and nothing is missed.
-        self._bell.listen()
         next_s = clock()
         while self._waiting and not self._closed:
+            # Before the look: what is rung between the two is looked for again.
+            self._bell.listen()
             try:
                 version = self._glanced("PRAGMA data_version")
             except (LogError, sqlite3.Error):
