@@ -11,15 +11,14 @@ process (``stand_in_ms_per_s``); ``own_pct`` is without it.
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import structlog
 
+from bench.quiet import quiet
 from collectors.agent.agent import NodeAgent, NodeOptions
 from collectors.agent.journal import Clock, Journal
 from collectors.agent.processes import HostProcesses
@@ -53,7 +52,7 @@ _WARM_S, _WARM_MOST = 2.0, 30
 
 def run(gpus: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each of plain and MIG, without and with use; takes 4 x (seconds + 2)."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(open(os.devnull, "w")))  # noqa: SIM115, PTH123 - for the life of the process
+    quiet()
     for mig in (False, True):
         for use in (False, True):
             with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,6 @@ and how long a record that another process appends is on its way to a reader tha
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import statistics
 import tempfile
@@ -16,8 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from bench.quiet import quiet
 from ledger.log.port import Entry, TopicState
 from ledger.log.sqlite import SqliteLog
 from ledger.log.topics import apply
@@ -35,7 +33,7 @@ _WARM_S, _APPENDS = 2.0, 200
 
 def run(seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each of the two ways; takes 2 x (seconds + 10)."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(open(os.devnull, "w")))  # noqa: SIM115, PTH123 - for the life of the process
+    quiet()
     for bell in (True, False):
         with tempfile.TemporaryDirectory() as folder:
             yield asyncio.run(weigh(Path(folder), seconds, _APPENDS, bell=bell))

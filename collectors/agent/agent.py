@@ -242,11 +242,12 @@ class NodeAgent:
         due that not every round asks, NVML's process makes the rounds as `work` would: devices
         are sampled, listened to and looked at, and what there is to tell ends the rest.
         """
-        asked, every_us = self._routine(), self._options.look_us
+        every_us = self._options.look_us
         # Those at `due_us` and after it, before more is due.
         rounds = -((due_us - self._more_us()) // every_us)
         awaited = wake.is_set() or due_us <= self._now_us()
-        if asked is None or awaited or rounds < _LEAST_ROUNDS:
+        asked = None if awaited or rounds < _LEAST_ROUNDS else self._routine()
+        if asked is None:
             return due_us
         with self._health.hearing.waking(wake):
             found = await self._reader.vigil(asked, rounds, every_us, wake)
@@ -262,7 +263,6 @@ class NodeAgent:
         """Return what each round asks while nothing happens; None: something does."""
         options, use = self._options, self._use
         every_us = options.look_us if use is None else use.options.sample_us
-        uuids = self._rounds.all_well()
         at_ease = (
             options.on_the_second
             and options.look_us == options.watch.listen_us == every_us
@@ -272,7 +272,8 @@ class NodeAgent:
             and (use is None or use.at_ease)
             and not self.journal.open_orders()
         )
-        if not at_ease or uuids is None:
+        uuids = self._rounds.all_well() if at_ease else None
+        if uuids is None:
             return None
         uses = None if use is None else use.differing()
         return Routine(uses, uuids, self._health.hearing.heeded(self._known))

@@ -203,8 +203,7 @@ class NvmlReader:
             found = {one.uuid: one for one in _ALL_USES.validate_python(answer)}
         except Hung as hung:
             why = _why(hung)
-            about = next((uuid for uuid in asked if uuid in hung.call), _USES)
-            self._rest(about, why, self._resting.get(about))
+            self._rest_what_hangs(hung, asked, _USES)
         except ChildFailed as failed:
             why = f"{DIED}: {failed}"
         return [found.get(uuid) or DeviceUse(uuid, why or self._rested(uuid)) for uuid in named]
@@ -238,16 +237,14 @@ class NvmlReader:
         if self._rests(_EVENTS):
             return Happenings(why=self._resting[_EVENTS].why)
         op, arguments = self._of_events(uuids, wait_ms)
-        asked = arguments["uuids"]
-        about = _EVENTS
         try:
             found, self._heard = self._heard or await self._ask(op, **arguments), None
         except Hung as hung:
-            about = next((uuid for uuid in asked if uuid in hung.call), _EVENTS)
-            return Happenings(why=self._rest(about, _why(hung), self._resting.get(about)))
+            self._rest_what_hangs(hung, arguments["uuids"], _EVENTS)
+            return Happenings(why=_why(hung))
         except ChildFailed as failed:
             why = f"{DIED}: {failed}"
-            return Happenings(why=self._rest(about, why, self._resting.get(about)))
+            return Happenings(why=self._rest(_EVENTS, why, self._resting.get(_EVENTS)))
         self._resting.pop(_EVENTS, None)
         return _HAPPENINGS.validate_python(found)
 
@@ -268,11 +265,8 @@ class NvmlReader:
         try:
             found = await self._ask(op, **arguments)
         except Hung as hung:
-            about = next((uuid for uuid in asked if uuid in hung.call), None)
-            if about is None:
-                return None
-            self._rest(about, _why(hung), self._resting.get(about))
-            return {about}, []
+            about = self._rest_what_hangs(hung, asked)
+            return None if about is None else ({about}, [])
         except ChildFailed:
             return None
         if found["listing"]:
@@ -318,11 +312,12 @@ class NvmlReader:
 
     def _rest_what_hangs(
         self, hung: Hung, uuids: Iterable[str], otherwise: str | None = None
-    ) -> None:
-        """Leave the device alone whose call hangs, if it is one of these."""
+    ) -> str | None:
+        """Leave the device of these alone whose call hangs, or ``otherwise``; return which."""
         about = next((uuid for uuid in uuids if uuid in hung.call), otherwise)
         if about is not None:
             self._rest(about, _why(hung), self._resting.get(about))
+        return about
 
     async def inventory(self) -> Inventory:
         """Read the node: the listing, then each device by UUID, one after the other."""
